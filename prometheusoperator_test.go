@@ -140,8 +140,8 @@ func accountOf(t *testing.T, objects []yaml.Node) string {
 	return ""
 }
 
-// scrapeSpecOf translates a job. It replaces the files with token and CA in the pod of Prometheus
-// by a Secret and a ConfigMap of the namespace.
+// scrapeSpecOf translates a job to a ScrapeConfig. In place of the files with the token and the CA
+// in the pod of Prometheus, the ScrapeConfig names a Secret and a ConfigMap of the namespace.
 func scrapeSpecOf(t *testing.T, interval string, j scrapeJob) scrapeSpec {
 	t.Helper()
 	if j.Authorization.File != accountFiles+"token" || j.TLS.CA != accountFiles+"ca.crt" || len(j.Discovery) != 1 || j.Discovery[0].Role != "node" {

@@ -64,7 +64,7 @@ func storyComment(file *ast.File) string {
 	return ""
 }
 
-// entries parses a comment: an indented line is a usage, and the lines below with more indentation
+// entries parses a comment. An indented line is a usage, and the lines below with more indentation
 // are its description.
 func entries(comment string) (all []entry) {
 	for line := range strings.Lines(comment) {

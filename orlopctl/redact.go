@@ -13,8 +13,8 @@ import (
 // has written to a log or an error by mistake. It cannot find a secret without a pattern (a
 // password, 32 random bytes).
 var (
-	// keyEdge matches the first or the last line of a private key in PEM (RFC 7468), also in the
-	// form of OpenSSH and OpenPGP.
+	// keyEdge matches the first or the last line of a private key in PEM (RFC 7468), including the
+	// forms of OpenSSH and OpenPGP.
 	keyEdge = regexp.MustCompile(`-----(BEGIN|END) (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----`)
 	// longBase64 matches a long text in base64, which may be an encoded private key, as in a
 	// kubeconfig.
@@ -48,9 +48,9 @@ func redact(text string) (clean string, count int) {
 	return clean, count
 }
 
-// redactKeys replaces private keys in PEM, also with other text before and after each line. If the
-// beginning or the end of a key is missing, it replaces maxKeyLines lines, which may belong to the
-// key.
+// redactKeys replaces private keys in PEM, even if each line has other text before or after it. If
+// the beginning or the end of a key is missing, redactKeys replaces the maxKeyLines lines that may
+// belong to the key.
 func redactKeys(text string) (clean string, count int) {
 	var out strings.Builder
 	edges := keyEdge.FindAllStringSubmatchIndex(text, -1)
@@ -132,8 +132,8 @@ func encodesKey(text string) bool {
 	return pkcs8 == nil || sec1 == nil || pkcs1 == nil
 }
 
-// redactValue applies redact to every text in a JSON value. It joins a list of texts with line
-// breaks, because a log is a list of lines, and a key can extend over several lines.
+// redactValue applies redact to every text in a JSON value. It joins the texts of a list with line
+// breaks first: a log is a list of lines, and a key can extend over several of these lines.
 func redactValue(value any) (clean any, count int) {
 	switch v := value.(type) {
 	case string:

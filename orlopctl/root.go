@@ -88,8 +88,8 @@ func (t *tool) rootCommand() *cobra.Command {
 	return root
 }
 
-// noteStart makes every command record that it has started: an error before the start is a mistake
-// in the command line. With --nodes, it also makes the command run once per machine.
+// noteStart makes every command record that it has started, because an error before the start is a
+// mistake in the command line. It also makes a command with --nodes run once per machine.
 func (t *tool) noteStart(c *cobra.Command) {
 	if c.HasParent() && c.HasSubCommands() && !c.Runnable() {
 		c.RunE = group
@@ -116,7 +116,7 @@ func group(c *cobra.Command, args []string) error {
 		return c.Help()
 	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
-	c.SuggestionsMinimumDistance = 2 // the value that the library uses for the first word
+	c.SuggestionsMinimumDistance = 2 // the library's own value for unknown commands of the root
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("%w; did you mean %q?", err, near[0])
 	}

@@ -148,5 +148,5 @@ func sbomNote(s *bundle.Statement, trust *bundle.Trust, keys *releaseKeys) strin
 	case trust == nil:
 		return fmt.Sprintf("version %s, profile %s: the document matches the statement of the machine; its signatures were not verified: --keys names the keys", s.Version, s.Profile)
 	}
-	return fmt.Sprintf("version %s, profile %s: the document is that of the statement, which is %s", s.Version, s.Profile, keys)
+	return fmt.Sprintf("version %s, profile %s: the document matches the statement, which is %s", s.Version, s.Profile, keys)
 }

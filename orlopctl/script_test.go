@@ -32,9 +32,9 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"orlopctl": main})
 }
 
-// TestScripts runs the sessions in testdata/script. They use the commands of testscript and these:
+// TestScripts runs the sessions in testdata/script. They use the commands of testscript, and these
 //
-//	machine OPERATOR-CA [ADDRESS]  start a machine with this CA, or unclaimed for an
+//	machine OPERATOR-CA [ADDRESS]  start a fake machine with this CA, or unclaimed for an
 //	                               empty file; sets $ENDPOINT, $FINGERPRINT, and $CODE;
 //	                               other machines of the session reach it by its ADDRESS
 //	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key, issued by the CA in DIR; with a
@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 //	release DIR VERSION            write a bundle, its provenance and the key that signed them
 //	                               and the version of every machine
 //	packets FILE                   print the packets of a pcap file
-//	left METHOD LEAST MOST         check the time limit with which the machine last received a
-//	                               call of SERVICE/METHOD
+//	left METHOD LEAST MOST         check that the time limit of the last call of METHOD that the
+//	                               machine received was between LEAST and MOST
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -148,7 +148,7 @@ func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(err)
 	}
 	if got != want {
-		ts.Fatalf("exit status %d, want %d; it said:\n%s", got, want, ts.ReadFile("stderr"))
+		ts.Fatalf("exit status %d, want %d; stderr:\n%s", got, want, ts.ReadFile("stderr"))
 	}
 }
 

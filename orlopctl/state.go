@@ -124,7 +124,8 @@ var layouts = map[string]tableLayout{
 	"processes":   {bytes: []string{"anonymous", "file"}},
 }
 
-// place returns the rank of a column: the leading columns come first, then "name", then all others.
+// place returns the rank by which columns are sorted: the leading columns come first, then "name",
+// then all others.
 func (l tableLayout) place(column string) int {
 	if i := slices.Index(l.lead, column); i >= 0 {
 		return i

@@ -14,8 +14,8 @@ import (
 )
 
 // TestStoryCommands checks that this tool has every command and flag that a story of
-// test/integration uses, and that the documents in stories have only known fields. A renamed flag
-// or field then fails in this test after a second, and not in a story after minutes.
+// test/integration uses, and that the documents in stories have only known fields. So a story with
+// a flag or field that was renamed fails here after a second, and not in its run after minutes.
 func TestStoryCommands(t *testing.T) {
 	commands, documents := 0, 0
 	for name, story := range storyFiles(t) {
@@ -46,7 +46,7 @@ func TestStoryCommands(t *testing.T) {
 	}
 }
 
-// misspelled lists files with unknown fields. These fields are the subject of their story.
+// misspelled lists files that have unknown fields on purpose, because their story tests the error.
 var misspelled = []string{"bad-calls.txtar/unknown.yaml"}
 
 func storyFiles(t *testing.T) map[string]*txtar.Archive {
@@ -121,7 +121,7 @@ func quotedWords(line string) []string {
 }
 
 // acceptsFlags returns the error with which the tool rejects a command line, or nil. It does not
-// check the values of variables.
+// check the values of the story's variables.
 func acceptsFlags(words []string) error {
 	c, rest, err := newTool(&iostreams.Streams{}).rootCommand().Find(words)
 	if err == nil {

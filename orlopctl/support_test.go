@@ -46,20 +46,20 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	// The text of the reference's add-on also occurs elsewhere in the reference, so the test uses
-	// another text.
+	// The manifest in the reference's add-on also occurs elsewhere in the reference, so the test
+	// replaces it by another manifest.
 	c.Addons[0].Spec.Manifests[0] = config.Manifest{Secret: config.NewSecret(
 		`{apiVersion: v1, kind: Secret, metadata: {name: token}, stringData: {token: "correct horse battery staple"}}`)}
 	secrets := secretsIn(reflect.ValueOf(c))
 	if len(secrets) != 23 {
-		t.Fatalf("the reference has %d secrets, and 23 are known", len(secrets))
+		t.Fatalf("the reference has %d secrets, want 23", len(secrets))
 	}
 	if err := fake.Configure(c); err != nil {
 		t.Fatal(err)
 	}
 	fake.Slips = slipsOf(secrets)
 	if leaked(strings.Join(fake.Slips, "\n"), secrets) == "" {
-		t.Fatal("the test does not see what was let slip")
+		t.Fatal("leaked finds no secret in a text with secrets")
 	}
 
 	key, err := agecrypt.GenerateX25519Identity()
@@ -77,7 +77,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	}
 	left, err := os.ReadDir(out)
 	if err != nil || len(left) != 1 {
-		t.Errorf("beside the bundle there is something else: %v, %v", left, err)
+		t.Errorf("the directory has other files than the bundle: %v, %v", left, err)
 	}
 	written := []byte(read(t, filepath.Join(out, "m1.age")))
 	if bytes.Contains(written, []byte("index.json")) {
@@ -94,11 +94,11 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	files["what it said"] = stdout.String() + stderr.String()
 	for name, text := range files {
 		if found := leaked(text, secrets); found != "" {
-			t.Errorf("%s holds %s:\n%s", name, found, text)
+			t.Errorf("%s contains %s:\n%s", name, found, text)
 		}
 	}
 	if leak := leaked(string(opened), secrets); leak != "" {
-		t.Errorf("the tar holds %s", leak)
+		t.Errorf("the tar contains %s", leak)
 	}
 
 	// Text without secrets stays, and the index counts the replaced secrets.
@@ -124,7 +124,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 		}
 		slipped := p.Name == "state/memory.json" || p.Name == "events.txt" || p.Name == "kernel.txt" || p.Name == "logs/containerd.txt"
 		if slipped != (p.Redacted > 0) {
-			t.Errorf("%s: %d secrets were taken out", p.Name, p.Redacted)
+			t.Errorf("%s: only %d secrets were replaced", p.Name, p.Redacted)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func secretsIn(v reflect.Value) (found []string) {
 	return found
 }
 
-// slipsOf returns lines with the secrets in every form that redact recognizes.
+// slipsOf returns log lines that contain each secret in every form that redact recognizes.
 func slipsOf(secrets []string) []string {
 	var lines []string
 	for _, s := range secrets {
@@ -219,14 +219,14 @@ func unpacked(archive []byte) (map[string]string, error) {
 			return nil, err
 		}
 		if files[h.Name] != "" || !filepath.IsLocal(h.Name) || h.Typeflag != tar.TypeReg || h.Mode != 0o600 {
-			return nil, fmt.Errorf("there is a bad file in it: %+v", h)
+			return nil, fmt.Errorf("unexpected entry in the tar: %+v", h)
 		}
 		files[h.Name] = string(text)
 	}
 }
 
-// TestSupportPart checks that a part that hangs, breaks off or is too large is reported and does
-// not end the bundle. Ctrl-C ends it.
+// TestSupportPart checks that the bundle reports a part that hangs, breaks off or is too large, and
+// continues with the next part. Ctrl-C ends the whole bundle.
 func TestSupportPart(t *testing.T) {
 	var out bytes.Buffer
 	b := &supportBundle{tar: tar.NewWriter(&out), directory: "m", timeout: time.Millisecond, bytes: maxSupportBytes - 10}
@@ -255,7 +255,7 @@ func TestSupportPart(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	if err := b.add(ctx, "stopped", hangs); err == nil {
-		t.Error("it went on after Ctrl-C")
+		t.Error("the bundle continued after Ctrl-C")
 	}
 	if got := fileName("../Ä b/c-1_d"); got != "_____b_c-1_d" {
 		t.Errorf("the name of a file: got %s", got)
@@ -287,7 +287,7 @@ func TestSupportLines(t *testing.T) {
 		got, err := lines(method, 0, func(l *api.LogLine) string { return l.Text })(t.Context())
 		kept := bytes.Count(got.text, []byte("\n"))
 		if err == nil || kept != c.want || got.older != c.lines-c.want || !bytes.HasPrefix(got.text, fmt.Append(nil, c.want-1, ".")) {
-			t.Errorf("%d lines of %d bytes: %d are kept and %d are not, the first is %.10q; %v", c.lines, c.length, kept, got.older, got.text, err)
+			t.Errorf("%d lines of %d bytes: the part has %d and omits %d; its first line is %.10q; %v", c.lines, c.length, kept, got.older, got.text, err)
 		}
 	}
 }

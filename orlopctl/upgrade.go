@@ -99,7 +99,7 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 type registryFlags struct {
 	reference, ca      string
 	plainHTTP          bool
-	username, password string // password is the path of a file
+	username, password string // password is the path of the file with the password
 }
 
 func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
@@ -346,8 +346,8 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string
 	}
 }
 
-// followUpgrade connects and passes each status of the upgrade to enough, until enough returns
-// true. It returns an error if the connection is lost.
+// followUpgrade connects to the machine and passes each status of the upgrade to the function
+// enough, until enough returns true. It returns an error if the connection is lost.
 func followUpgrade(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
 	return connect.Attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		stream, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})

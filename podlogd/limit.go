@@ -3,10 +3,10 @@ package podlogd
 import "time"
 
 // limiter limits the lines of a container by a token bucket. It uses the times of the lines and not
-// the clock: after an outage of a receiver, podlogd reads lines faster than they were written, and
-// must not drop them.
+// the clock. After an outage of a receiver, podlogd reads lines faster than they were written, and
+// must not drop lines for this reason.
 type limiter struct {
-	perSecond float64 // lines per second; a line counts once more for each full KiB
+	perSecond float64 // lines per second; each full KiB of a line counts as one more line
 	tokens    float64 // lines that are allowed now, at most burst * perSecond
 	last      time.Time
 	dropped   uint64    // lines dropped since the last report

@@ -113,8 +113,8 @@ type logFile struct {
 
 // files returns the log files of a container, the oldest first, by restart count and then by time
 // of rotation. While the kubelet compresses a file, the file exists twice, and files returns the
-// uncompressed one. Symbolic and hard links are ignored, because a pod with a volume in the
-// directory of logs could create them.
+// uncompressed file. Symbolic and hard links are ignored, because a pod with a volume in the
+// directory of logs could create such links.
 func files(root *os.Root, dir string) (list []logFile, err error) {
 	all, _, err := entries(root, dir)
 	if err != nil {
@@ -202,7 +202,7 @@ func firstStamp(root *os.Root, name string, packed bool) (string, error) {
 func stampOf(f *os.File, packed bool) string {
 	text, err := content(f, packed)
 	if err != nil {
-		return "" // damaged by a power cut
+		return "" // a power cut damaged the file
 	}
 	start := make([]byte, 64)
 	n, err := io.ReadFull(text, start)

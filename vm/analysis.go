@@ -44,9 +44,10 @@ func (f Flow) String() string {
 // CaptureReport sorts the frames of a capture by destination.
 type CaptureReport struct {
 	Frames int `json:"frames"`
-	// Inside is the number of frames to unicast addresses in the ranges inside (AnalyseCapture).
+	// Inside is the number of frames to unicast addresses in the ranges of the closed network
+	// (argument inside of AnalyseCapture).
 	Inside int `json:"inside"`
-	// Outside are the flows to all other unicast addresses, with the ARP requests for these
+	// Outside are the flows to all other unicast addresses, and the ARP requests for these
 	// addresses. Each flow shows an attempt to reach an address outside the closed network.
 	Outside []Flow `json:"outside"`
 	// Group are the flows to multicast and broadcast addresses. These frames do not leave the link.

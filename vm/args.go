@@ -53,8 +53,8 @@ func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 			device += ",id=" + driveID(d.Name)
 		}
 		if isHardDisk(d) || d.Image != "" { // a CD drive without an image is empty
-			// The drive drops the flushes of the guest. Data that QEMU has written survives the end
-			// of QEMU, and the host does not lose its power in the tests.
+			// The drive drops the flushes of the guest. This is safe: data that QEMU has written
+			// survives the end of QEMU, and the host does not lose its power in the tests.
 			a = append(a, s.drive(d)...)
 			device += ",drive=" + d.Name
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // routerHoldTime is the hold time of the router. The machines have lower hold times, and a session
-// uses the lower value of its two ends.
+// uses the lower of the two values.
 const routerHoldTime = 90 * time.Second
 
 // BGPRouter is the router of a network with BGP. The gateway accepts sessions from all machines,
@@ -148,7 +148,7 @@ func (h *Host) setRoute(to, hop netip.Addr) {
 	subnet := tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(to.AsSlice()), PrefixLen: to.BitLen()}.Subnet()
 	routes := slices.DeleteFunc(h.stack.GetRouteTable(), func(r tcpip.Route) bool { return r.Destination == subnet })
 	if hop.IsValid() {
-		// the stack takes the first route that matches
+		// The stack uses the first route that matches.
 		routes = slices.Insert(routes, 0, tcpip.Route{Destination: subnet, Gateway: tcpip.AddrFromSlice(hop.AsSlice()), NIC: nic})
 	}
 	h.stack.SetRouteTable(routes)

@@ -111,7 +111,7 @@ func awaitReady(ctx context.Context, pipe *os.File) error {
 	case err != nil:
 		return err
 	case len(word) == 0:
-		return errors.New("its runner ended without a word; see " + logFile)
+		return errors.New("its runner ended without a report; see " + logFile)
 	case string(word) != "ready":
 		return errors.New(string(word))
 	}
@@ -199,7 +199,7 @@ func Destroy(ctx context.Context, dir string) error {
 			return err
 		}
 	case errors.Is(err, ErrNotRunning):
-	default: // the specification is damaged, but its runner may run
+	default: // the specification is damaged, but the runner of the cluster may run
 		if err := killHolder(ctx, dir, true); err != nil {
 			return err
 		}

@@ -10,13 +10,13 @@ import (
 )
 
 // Clock is the clock of the machines and hosts on a network. With a Dilation of more than 1, it
-// runs more slowly than the clock of this computer, which shows the time outside. Each of several
-// emulated machines then does as much work in a second of its clock as on a faster computer. This
-// method is time dilation (Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation",
-// NSDI 2006).
+// runs more slowly than the clock of this computer, which shows the time outside. In a second of
+// this clock, each of several emulated machines then does as much work as on a faster computer.
+// This method is time dilation (Gupta et al., "To Infinity and Beyond: Time-Warped Network
+// Emulation", NSDI 2006).
 //
 // With dilation, a computation takes the same time outside as without dilation. A wait takes longer
-// outside, and leaves the processors to other machines. The document
+// outside. During a wait, other machines can use the processors. The document
 // docs/decisions/0042-time-dilation.md explains measured figures in the time of this clock.
 //
 // The zero value shows the time outside.

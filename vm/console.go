@@ -22,7 +22,7 @@ type Console struct {
 
 	mu      sync.Mutex
 	kept    []byte
-	start   int64 // offset of kept[0] in the output since Start
+	start   int64 // position of kept[0] in the output since Start
 	changed chan struct{}
 }
 

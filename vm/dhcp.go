@@ -89,7 +89,7 @@ func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv
 	conn.WriteTo(reply.ToBytes(), to) // if the answer is lost, the client repeats its request
 }
 
-// dhcpReply returns the answer to m for the machine of lease l; nil: m gets no answer.
+// dhcpReply returns the answer to m for the machine of lease l, or nil if m gets no answer.
 func (n *Network) dhcpReply(m *dhcpv4.DHCPv4, l lease) (*dhcpv4.DHCPv4, error) {
 	gateway := net.IP(n.gateway.addr.AsSlice())
 	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithServerIP(gateway), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(gateway)))

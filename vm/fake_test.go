@@ -15,8 +15,8 @@ import (
 
 // fakeQEMU is the environment variable that makes the test binary a fake QEMU. With the fake QEMU,
 // the tests of all code around machines take milliseconds. The value selects its behavior: "serve"
-// runs until a command or a signal ends it, "fail" ends with an error at its start, and "silent"
-// ends without a report.
+// runs until a command or a signal ends the process, "fail" ends with an error at the start, and
+// "silent" ends without a report.
 const fakeQEMU = "ORLOP_FAKE_QEMU"
 
 func TestMain(m *testing.M) {
@@ -34,8 +34,9 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// fakeMain is the fake QEMU and returns its exit status. It writes to the console, answers commands
-// of the monitor, and ends like a guest after a press of its power button.
+// fakeMain is the main function of the fake QEMU, and returns its exit status. It writes to the
+// console, answers commands of the monitor, and ends like a guest after a press of its power
+// button.
 func fakeMain(behaviour, args string) int {
 	inherited := func(pattern string) net.Conn {
 		m := regexp.MustCompile(pattern).FindStringSubmatch(args)
@@ -91,7 +92,7 @@ func fakeMain(behaviour, args string) int {
 	}
 }
 
-// fakeSpec returns a machine whose QEMU is this test binary.
+// fakeSpec returns a machine that runs this test binary in place of QEMU.
 func fakeSpec(t *testing.T, behaviour string) MachineSpec {
 	t.Helper()
 	t.Setenv(fakeQEMU, behaviour)
@@ -128,7 +129,7 @@ func TestPowerButton(t *testing.T) {
 		t.Fatalf("%q, %v", match, err)
 	}
 	if err := m.Monitor(ctx, "screendump", map[string]any{"filename": "x", "format": "png"}); err == nil || !strings.Contains(err.Error(), "no display") {
-		t.Errorf("an error of the monitor: %v", err)
+		t.Errorf("a command that the monitor rejects: %v", err)
 	}
 	if err := m.Reset(ctx); err != nil {
 		t.Error(err)
@@ -148,13 +149,13 @@ func TestPowerButton(t *testing.T) {
 		t.Errorf("%s, %v", exit, err)
 	}
 	if _, err := m.WaitConsoleFrom(ctx, mark, regexp.MustCompile("last words")); err != nil {
-		t.Errorf("the last words are lost: %v", err)
+		t.Errorf("the last console output is lost: %v", err)
 	}
 	if m.Running() || m.PID() != 0 {
-		t.Error("it still runs")
+		t.Error("the machine still runs")
 	}
 	if err := m.PowerButton(ctx); err == nil || !strings.Contains(err.Error(), "guest-shutdown") {
-		t.Errorf("the button of a machine that is off: %v", err)
+		t.Errorf("error of the power button of a machine that is off: %v", err)
 	}
 	if err := m.PowerOn(ctx); err != nil {
 		t.Fatal(err)
@@ -189,7 +190,7 @@ func TestUnexpectedEnds(t *testing.T) {
 	}
 	exit, err := m.Wait(within(t, 20*time.Second))
 	if err != nil || exit.Err() == nil || exit.Reason != "" {
-		t.Errorf("a silent end counts as wanted: %s, %v", exit, err)
+		t.Errorf("the silent end is not reported as an error: %s, %v", exit, err)
 	}
 	spec := fakeSpec(t, "serve")
 	spec.QEMU.Command = "/nonexistent/qemu"

@@ -131,9 +131,9 @@ func (h *Host) deliver(frames []frame) error {
 	return nil
 }
 
-// hear processes ARP announcements (RFC 5227, section 3), which the stack ignores. It deletes the
-// neighbor entry of an address that another machine announces. The next packet to the address then
-// triggers an ARP request.
+// hear processes ARP announcements (RFC 5227, section 3), because the stack ignores them. It
+// deletes the neighbor entry of an address that another machine announces. The next packet to the
+// address then triggers an ARP request.
 func (h *Host) hear(eth []byte) {
 	if header.Ethernet(eth).Type() != header.ARPProtocolNumber {
 		return
@@ -211,8 +211,8 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return nil, fmt.Errorf("host %s: cannot dial %s: network %q is not tcp or udp", h.name, address, network)
 }
 
-// Listen opens a TCP listener on a port of the host (0: a free port), for IPv4 and, if the host has
-// it, also for IPv6.
+// Listen opens a TCP listener on a port of the host (0: a free port), for IPv4, and for IPv6 if the
+// host has IPv6.
 func (h *Host) Listen(port uint16) (net.Listener, error) {
 	protocol := ipv4.ProtocolNumber
 	if h.six.IsValid() {

@@ -24,7 +24,7 @@ func TestLACPDU(t *testing.T) {
 	}
 	for cut := range eth[:56] {
 		if _, err := parseLACPDU(eth[:cut]); err == nil {
-			t.Errorf("%d bytes are taken", cut)
+			t.Errorf("a frame of %d bytes is accepted", cut)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestBundle(t *testing.T) {
 	check := func(says string, want ...string) {
 		t.Helper()
 		if got := b.active(now, lacpTimeout); !slices.Equal(got, want) {
-			t.Errorf("%s: active are %q, want %q", says, got, want)
+			t.Errorf("%s: the active ports are %q, want %q", says, got, want)
 		}
 	}
 	check("nothing was heard")
@@ -201,7 +201,7 @@ func TestVLANs(t *testing.T) {
 	}
 	for _, bad := range []PortVLANs{{Untagged: 4095}, {Tagged: []int{0}}, {Tagged: []int{5, 5}}, {Untagged: 5, Tagged: []int{5}}} {
 		if n.SetVLANs("bad", bad) == nil {
-			t.Errorf("%+v is taken", bad)
+			t.Errorf("%+v is accepted", bad)
 		}
 	}
 	trunk, access, one, plain := plugTest(t, n, "trunk"), plugTest(t, n, "access"), plugTest(t, n, "one"), plugTest(t, n, "plain")

@@ -54,8 +54,8 @@ func holder(dir string) (int, error) {
 	return int(lock.Pid), nil
 }
 
-// killHolder waits for the end of the runner of dir, with which its machines end. If kill is true,
-// it kills the runner first. It fails if ctx ends before the runner.
+// killHolder waits for the end of the runner of dir; the machines end with the runner. If kill is
+// true, killHolder kills the runner first. It fails if ctx ends before the runner.
 func killHolder(ctx context.Context, dir string, kill bool) error {
 	pid, err := holder(dir)
 	if err != nil || pid == 0 {

@@ -89,7 +89,7 @@ func (n *Network) answerHTTP(w http.ResponseWriter, r *http.Request) {
 func (n *Network) offerBoot(m, reply *dhcpv4.DHCPv4) {
 	switch class := m.ClassIdentifier(); {
 	case strings.HasPrefix(class, "PXEClient"):
-		reply.UpdateOption(dhcpv4.OptBootFileName(bootName)) // on the server in siaddr
+		reply.UpdateOption(dhcpv4.OptBootFileName(bootName)) // the field siaddr names the server
 	case strings.HasPrefix(class, "HTTPClient"):
 		reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
 		reply.UpdateOption(dhcpv4.OptBootFileName(fmt.Sprintf("http://%s/%s", n.gateway.addr, bootName)))

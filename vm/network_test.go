@@ -128,7 +128,7 @@ func TestNoWayOut(t *testing.T) {
 	before := hostSockets(t)
 	for deadline := time.Now().Add(20 * time.Second); len(before) != 2; before = hostSockets(t) {
 		if time.Now().After(deadline) {
-			t.Fatalf("this test would not see sockets: %d found, two are open:\n%s", len(before), strings.Join(before, "\n"))
+			t.Fatalf("hostSockets does not list exactly the two open sockets: %d found:\n%s", len(before), strings.Join(before, "\n"))
 		}
 		<-time.After(10 * time.Millisecond)
 	}
@@ -157,8 +157,8 @@ func TestNoWayOut(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// Two pings in raw frames to the gateway's hardware address, which a router would forward: to
-	// an address outside and to the host's loopback.
+	// Two pings in raw frames to the gateway's hardware address: to an address outside and to the
+	// host's loopback. A router would forward them.
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("192.0.2.1")))
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("127.0.0.1")))
 
@@ -182,7 +182,7 @@ func TestNoWayOut(t *testing.T) {
 	var tried []string
 	for _, f := range report.Outside {
 		if f.Src == n.Gateway() {
-			t.Errorf("the gateway sent something outside: %s", f)
+			t.Errorf("the gateway sent a packet to an address outside: %s", f)
 		}
 		tried = append(tried, fmt.Sprintf("%s %s %d", f.Protocol, f.Dst, f.DstPort))
 	}
@@ -205,8 +205,8 @@ func socketNames(lines []string) []string {
 	return names
 }
 
-// icmpEcho returns an echo request without an ICMP checksum, which a router does not check before
-// it forwards the packet.
+// icmpEcho returns an echo request without an ICMP checksum. A router would forward it, because
+// routers do not check this checksum.
 func icmpEcho(from *Host, via macAddr, to netip.Addr) frame {
 	f := newFrame(ethHeader + 20 + 8)
 	b := f.eth()
@@ -247,7 +247,7 @@ func TestDHCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The machine has no address yet, for which the stack needs 0.0.0.0 as the source address.
+	// The machine has no address yet, so the stack needs 0.0.0.0 as the source address.
 	h, err := newHost(n.sw, n.clock, "cp1", mac, netip.MustParsePrefix("0.0.0.0/0"), netip.Addr{}, IPv6Spec{})
 	if err != nil {
 		t.Fatal(err)
@@ -435,7 +435,7 @@ func TestForward(t *testing.T) {
 	}
 	f.Close()
 	if _, err := idle.Read(make([]byte, 1)); err == nil {
-		t.Error("the connection outlived its forward")
+		t.Error("the connection remains open after the end of its forward")
 	}
 	if len(n.Forwards()) != 0 {
 		t.Error("the forward is still listed")
@@ -486,12 +486,12 @@ func TestAddressThatMoves(t *testing.T) {
 	}
 	serve(one)
 	if got := answers(10 * time.Second); got != "one" {
-		t.Fatalf("before it moves: %s", got)
+		t.Fatalf("before the address moves: %s", got)
 	}
 	one.Close()
 	serve(two)
 	if got := answers(500 * time.Millisecond); got == "two" {
-		t.Fatal("the address was followed without an announcement: this test would not see that they are heard")
+		t.Fatal("the neighbor entry changed without an announcement, so this test cannot check the effect of an announcement")
 	}
 	f := newFrame(ethHeader + header.ARPSize)
 	eth := header.Ethernet(f.eth())

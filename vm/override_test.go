@@ -64,12 +64,12 @@ func TestOverride(t *testing.T) {
 	}
 	args := strings.Join(s.arguments(inherited{}, nil), " ")
 	if !strings.Contains(args, "-device ide-cd,id=drive-cd,serial=cd,bootindex=2") || strings.Contains(args, "drive=cd") {
-		t.Errorf("an empty drive: %s", args)
+		t.Errorf("arguments for an empty drive: %s", args)
 	}
 }
 
-// TestOverrideOnce checks that the boot after an override for a single boot has the usual order
-// again, although QEMU reads the order only at its start.
+// TestOverrideOnce checks that after a boot with an override for a single boot, the next boot has
+// the usual order. QEMU reads the order only at its start, so QEMU must be started again.
 func TestOverrideOnce(t *testing.T) {
 	m := startFake(t, withDevices(t))
 	ctx := within(t, 30*time.Second)
@@ -81,7 +81,7 @@ func TestOverrideOnce(t *testing.T) {
 		t.Errorf("after the boot: %+v", o)
 	}
 	first := m.PID()
-	// The mark must be after the line of the first process, which may come late.
+	// Wait for the console line of the first process, because it may come late.
 	if _, err := m.WaitConsole(ctx, regexp.MustCompile(fmt.Sprintf(`stage one of %d\b`, first))); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestOverrideOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid := m.PID(); pid == first || pid == 0 {
-		t.Errorf("process %d after %d", pid, first)
+		t.Errorf("process %d runs after process %d", pid, first)
 	}
 	// This boot has no override, so a reset does not end QEMU.
 	if err := m.Monitor(ctx, "inject-nmi", nil); err != nil || !m.Running() {
@@ -106,7 +106,7 @@ func TestOverrideOnce(t *testing.T) {
 	}
 	m.PowerCut()
 	if m.Running() {
-		t.Error("it runs after a power cut")
+		t.Error("the machine runs after a power cut")
 	}
 }
 
@@ -133,7 +133,7 @@ func TestMedium(t *testing.T) {
 	}
 	bare := startFake(t, fakeSpec(t, "serve"))
 	if err := bare.InsertMedium(ctx, "/images/a.iso"); err == nil || !strings.Contains(err.Error(), "no CD drive") {
-		t.Errorf("a machine without a drive: %v", err)
+		t.Errorf("error of a machine without a drive: %v", err)
 	}
 }
 

@@ -31,9 +31,9 @@ type redfishEndpoint struct {
 	status RedfishStatus
 }
 
-// orOf returns the identity with values for its empty fields. The values depend only on the names
-// of the cluster and the machine, so a client of the Redfish service recognizes the machine after
-// each restart.
+// orOf returns the identity with its empty fields filled in. The values depend only on the names of
+// the cluster and the machine, so a client of the Redfish service recognizes the machine after each
+// restart.
 func (i Identity) orOf(cluster, machine string) Identity {
 	id := uuid.NewSHA1(uuid.NameSpaceURL, []byte("orlop:///"+cluster+"/"+machine))
 	return Identity{UUID: cmp.Or(i.UUID, id.String()), Serial: cmp.Or(i.Serial, cluster+"-"+machine)}

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readyFD is the environment variable with the number of an inherited file descriptor, a pipe. Over
-// the pipe, the runner reports that the cluster runs, or an error.
+// readyFD is the environment variable with the number of an inherited file descriptor. The
+// descriptor is a pipe by which the runner reports that the cluster runs, or an error.
 const readyFD = "ORLOP_QEMU_READY_FD"
 
 // controlLimit bounds each request to the runner.
@@ -292,7 +292,7 @@ func (r *runner) act(ctx context.Context, name string, action Action) error {
 
 func (r *runner) status() Status {
 	s := Status{Name: r.spec.Name, Dir: r.dir, PID: os.Getpid(), Subnet: r.network.Subnet(), Clock: r.network.Clock(), Gateway: r.network.Gateway()}
-	// CaptureFile returns an error of the capture, which Network.Close reports, too
+	// The error of the capture is ignored here, because Network.Close also reports it.
 	s.Capture, _ = r.network.CaptureFile()
 	r.mu.Lock()
 	defer r.mu.Unlock()

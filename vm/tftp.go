@@ -28,8 +28,8 @@ const (
 )
 
 // tftpServer sends files by TFTP with the features that firmware uses: octet mode, and the options
-// blksize, tsize and windowsize (RFC 2348, 2349, 7440). The library pin/tftp is not used, because
-// it opens sockets of the host. Without these sockets, it supports only blocks of 512 bytes.
+// blksize, tsize and windowsize (RFC 2348, 2349, 7440). The library pin/tftp is not used: it opens
+// sockets of the host, and with other connections it supports only blocks of 512 bytes.
 type tftpServer struct {
 	open   func(name string) (*os.File, error)
 	listen func() (net.PacketConn, error) // a separate socket for each transfer
@@ -139,7 +139,7 @@ func (t *tftpTransfer) send() {
 				return
 			}
 			binary.BigEndian.PutUint16(packet, tftpData)
-			// the number wraps from 65535 to 0
+			// The number wraps from 65535 to 0.
 			binary.BigEndian.PutUint16(packet[2:], uint16(number))
 			if _, err := t.conn.WriteTo(packet[:4+length], t.to); err != nil {
 				return

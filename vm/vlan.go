@@ -33,8 +33,9 @@ func (v PortVLANs) check() error {
 	return nil
 }
 
-// enter returns the VLAN of a frame that arrived at the port, and the frame without its tag. The
-// VLAN is 0 if the port ignores tags. ok reports whether the port accepts the frame.
+// enter returns the VLAN of a frame that arrived at the port, and the frame without its tag. If the
+// port ignores tags, the VLAN is 0 and the frame is unchanged. ok reports whether the port accepts
+// the frame.
 func (v PortVLANs) enter(f frame) (id int, out frame, ok bool) {
 	if v.zero() {
 		return 0, f, true

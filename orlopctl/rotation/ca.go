@@ -35,14 +35,14 @@ func (h holding) state(next *x509.Certificate) state {
 }
 
 // step returns the CAs of the machine one state later. All trusted CAs stay trusted until the last
-// step. This includes CAs of an earlier rotation to another new CA.
+// step, including the CAs of an abandoned rotation.
 func (h holding) step(next *x509.Certificate) holding {
 	h.own, h.accepted = stepOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 	return h
 }
 
-// related returns an error if the machines are of different clusters, or if the file of secrets is
-// another cluster's. known is the CA in the file; nil if the file has none.
+// related returns an error if the machines belong to different clusters, or if the file of secrets
+// belongs to another cluster. known is the CA in the file, or nil if the file has none.
 func related(names []string, all []holding, known, next *x509.Certificate) error {
 	with := -1 // the last machine that uses the CA
 	fits := known == nil
@@ -140,7 +140,7 @@ func pendingFile(h holding, next *x509.Certificate, files []shownCertificate) st
 		for _, old := range h.accepted {
 			// Without a key identifier, two CAs cannot be distinguished.
 			if key := hex.EncodeToString(old.SubjectKeyId); !f.Authority && key != "" && f.IssuerKey == key {
-				return f.File + " is still of the CA before"
+				return f.File + " is still issued by the previous CA"
 			}
 		}
 	}

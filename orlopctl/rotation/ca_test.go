@@ -49,20 +49,20 @@ func TestStates(t *testing.T) {
 		{holding{own: other, accepted: list(old)}, stateBefore, "other + old next"},
 	} {
 		if at := c.h.state(next); at != c.at {
-			t.Errorf("%s: is in %d, want %d", show(c.h), at, c.at)
+			t.Errorf("%s: is in state %d, want %d", show(c.h), at, c.at)
 		}
 		if then := show(c.h.step(next)); then != c.then {
-			t.Errorf("%s: then %s, want %s", show(c.h), then, c.then)
+			t.Errorf("%s: after the next step %s, want %s", show(c.h), then, c.then)
 		}
 	}
 }
 
 // TestAllCertificatesTrusted performs a rotation of three machines, machine by machine, and plans
-// the remaining steps again after each step. At every moment, each machine must trust the
-// certificates of the other machines, including certificates from before the latest step.
+// the remaining steps again after each step. After each step, each machine must trust the
+// certificates of the other machines, including those issued before the latest step.
 func TestAllCertificatesTrusted(t *testing.T) {
 	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
-	// The second machine does not use the CA.
+	// The second machine does not use the CA, so three machines take part.
 	all := []holding{{own: old}, {}, {own: old}, {own: old}}
 	taken := 0
 	remaining := func() []plannedStep {
@@ -82,17 +82,17 @@ func TestAllCertificatesTrusted(t *testing.T) {
 					continue
 				}
 				if !h.trusts(o.own) {
-					t.Fatalf("after %d steps machine %d does not believe machine %d", taken, a, b)
+					t.Fatalf("after %d steps, machine %d does not trust a certificate of machine %d", taken, a, b)
 				}
 			}
 			// Before a machine takes the last step, all machines have replaced the certificates
 			// that the old CA issued.
 			if h.own != nil && at != issues && !h.trusts(old) {
-				t.Fatalf("after %d steps machine %d does not believe what the old CA has signed", taken, a)
+				t.Fatalf("after %d steps, machine %d does not trust the certificates of the old CA", taken, a)
 			}
 		}
 		if taken > 9 {
-			t.Fatal("it does not end")
+			t.Fatal("the rotation does not end")
 		}
 	}
 	if taken != 9 {
@@ -154,12 +154,12 @@ func TestPatch(t *testing.T) {
 			t.Fatal(problems)
 		}
 		if h, err = readHolding(config.MarshalRedacted(parsed), "kubernetes"); err != nil || h.state(next.Cert) != step {
-			t.Errorf("is in %d after step %d, %v", h.state(next.Cert), step, err)
+			t.Errorf("the machine is in state %d after step %d, %v", h.state(next.Cert), step, err)
 		}
 	}
 	own := parsed.Cluster.Spec.PKI
 	if !own.Kubernetes.Key.Equal(key.Secret) || len(own.Accepted.Kubernetes) != 0 {
-		t.Error("the new CA does not stand alone, with its key, at the end")
+		t.Error("at the end, the machine does not have the new CA with its key as its only CA")
 	}
 	// A worker has no key of the CA, and must not get the new key.
 	h := holding{own: testCA(t, "old").Cert, accepted: []*x509.Certificate{next.Cert}}
@@ -168,7 +168,7 @@ func TestPatch(t *testing.T) {
 		t.Errorf("%s, %v", patch, err)
 	}
 	if _, err := readHolding([]byte("kind: Cluster\nspec: {pki: {kubernetes: {cert: nonsense}}}"), "kubernetes"); err == nil {
-		t.Error("reads nonsense")
+		t.Error("accepted invalid documents")
 	}
 }
 
@@ -188,7 +188,7 @@ func TestPendingFile(t *testing.T) {
 	}{
 		{holding{own: old.Cert, accepted: list(next)}, files(old)[:1], "no file holds the new CA yet"},
 		{holding{own: old.Cert, accepted: list(next)}, files(old), ""},
-		{holding{own: next.Cert, accepted: list(old)}, files(old), "a.crt is still of the CA before"},
+		{holding{own: next.Cert, accepted: list(old)}, files(old), "a.crt is still issued by the previous CA"},
 		{holding{own: next.Cert, accepted: list(old)}, files(next), ""},
 		{holding{own: next.Cert}, files(next)[1:], ""},
 	} {

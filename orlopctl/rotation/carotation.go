@@ -29,8 +29,8 @@ import (
 type rotatable struct {
 	field string // field in Cluster.spec.pki and in the file of secrets
 	cn    string // common name of the new CA
-	// hold is the minimum time between two steps. Some clients read their files only at intervals;
-	// they have read them again after this time.
+	// hold is the minimum time between two steps. Within this time, the clients that read their
+	// files only at intervals have read them again.
 	hold time.Duration
 	end  string // the remaining work of the operator after the rotation
 }
@@ -83,7 +83,7 @@ func CACommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return c
 }
 
-// stepNames are the names of the steps, by the state to which they lead.
+// stepNames maps a state to the name of the step that leads to it.
 var stepNames = []string{accepted: "accept", issues: "issue", newOnly: "drop"}
 
 // caRotation is a run of `trust rotate-ca`.
@@ -95,7 +95,7 @@ type caRotation struct {
 	hold  time.Duration
 
 	next *pki.CA
-	all  []holding // of the machines of the fleet, in the same order
+	all  []holding // the CAs of each machine, in the order of the fleet
 }
 
 func (r *caRotation) state(i int) (state, bool) {
@@ -139,8 +139,8 @@ func (r *caRotation) begin(ctx context.Context) error {
 	return nil
 }
 
-// readStates reads the CAs and roles in the machines' configurations. It returns an error if
-// machines of the cluster are missing.
+// readStates reads the CAs and roles in the machines' configurations. It returns an error if the
+// fleet lacks machines of the cluster.
 func (r *caRotation) readStates(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.Names))
 	roles := make([]machineRole, len(r.all))
@@ -215,8 +215,9 @@ func (r *caRotation) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyReque
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
 }
 
-// waitEffective waits until state at is effective on all machines: their files correspond to it,
-// the machines are healthy, and the hold time has passed. It then prepares the next step.
+// waitEffective waits until the state `at` is effective on all machines: their files correspond to
+// this state, the machines are healthy, and the hold time has passed. It then prepares the next
+// step.
 func (r *caRotation) waitEffective(ctx context.Context, at state) error {
 	for i, h := range r.all {
 		if h.own == nil {
@@ -287,8 +288,8 @@ func (r *caRotation) trustInContexts(ca *x509.Certificate) error {
 	return r.changeContexts(func(known []*x509.Certificate) []*x509.Certificate { return append(known, ca) })
 }
 
-// changeContexts changes the CAs in all contexts of this cluster. It does nothing for other CAs
-// than the machine CA.
+// changeContexts changes the CAs in all contexts of this cluster. It does nothing if the rotated CA
+// is not the machine CA, because contexts contain no other CAs.
 func (r *caRotation) changeContexts(change func([]*x509.Certificate) []*x509.Certificate) error {
 	if r.ca.field != "machine" {
 		return nil

@@ -40,7 +40,7 @@ func (r *caRotation) replaceOwnCertificate(ctx context.Context) error {
 	}
 	var made *pki.Leaf
 	err = r.fleet.Call(ctx, 0, func(ctx context.Context, c *client.Client) error {
-		if !rooted { // an operator CA signed the first certificate of the lineage
+		if !rooted { // an operator CA issued the first certificate of the lineage
 			made, err = connect.Renew(ctx, c, own, 0)
 			return err
 		}
@@ -107,8 +107,8 @@ func (r *caRotation) checkOtherClients(ctx context.Context, own string) error {
 	}
 }
 
-// otherClients has two sets of names: of clients with a certificate of the current client CA, and
-// of clients with a certificate of the old client CA.
+// otherClients has two sets of names of clients: those with a certificate of the current client CA,
+// and those with a certificate of the old client CA.
 type otherClients struct{ current, old map[string]bool }
 
 // add adds the clients with valid certificates that a machine has issued. since is the time from

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
-// This file computes the rotation of the encryption key for Secrets
+// This file computes the steps of a rotation of the encryption key for Secrets
 // (docs/decisions/0067-key-rotation.md). The states are the same as in the rotation of a CA
 // (ca.go). Names identify the keys, because no machine returns a key.
 
@@ -67,7 +67,7 @@ func (s encryptionKeys) patch(keys map[string]string) ([]byte, error) {
 }
 
 // checkEncryptionKeys returns an error if control-plane machines are missing, or if the file of
-// secrets is another cluster's. own is the name of the key in the file.
+// secrets belongs to another cluster. own is the name of the key in the file.
 func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string) error {
 	roles := make([]machineRole, len(all))
 	for i, s := range all {

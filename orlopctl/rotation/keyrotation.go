@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// keyStepNames are the names of the steps, by the state to which they lead.
+// keyStepNames maps a state to the name of the step that leads to it.
 var keyStepNames = []string{accepted: "accept", issues: "encrypt", newOnly: "drop"}
 
 // KeyCommand returns the command `trust rotate-key`.
@@ -47,7 +47,7 @@ type keyRotation struct {
 	rollout
 	keys map[string]string // name → key in base64
 	next string
-	all  []encryptionKeys // of the machines of the fleet, in the same order
+	all  []encryptionKeys // the keys of each machine, in the order of the fleet
 }
 
 func (r *keyRotation) state(i int) (state, bool) { return r.all[i].state(r.next), r.all[i].own != "" }
@@ -56,8 +56,9 @@ func (r *keyRotation) stepName(to state) string { return keyStepNames[to] }
 
 func (r *keyRotation) newValue() string { return "the key " + r.next }
 
-// waitEffective waits until every machine runs with the latest step and is healthy. It also runs at
-// the start of a repeated command, so an interrupted command can be repeated.
+// waitEffective waits until every machine is healthy and its services have restarted with the keys
+// of the latest step. It also runs at the start of the command, so an interrupted command can be
+// repeated.
 func (r *keyRotation) waitEffective(ctx context.Context, _ state) error {
 	for i, name := range r.fleet.Names {
 		if _, has := r.state(i); !has {
@@ -160,8 +161,8 @@ func (r *keyRotation) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequ
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-key", Patch: true, Mode: mode}, err
 }
 
-// apply performs the next step of machine i, and prints the operations of etcd: the number of
-// re-encrypted Secrets.
+// apply performs the next step of machine i, and prints the machine's operations in etcd, which
+// state the number of re-encrypted Secrets.
 func (r *keyRotation) apply(ctx context.Context, i int) error {
 	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
 	if err != nil {

@@ -46,7 +46,8 @@ type rotation interface {
 	// waitEffective waits until the state reached is effective on all machines. It then prepares
 	// the next step: for example, it adds a new CA to the contexts.
 	waitEffective(ctx context.Context, reached state) error
-	// request returns the request for the next step of machine i. apply performs the step.
+	// request returns the request for the next step of machine i. apply sends this request and
+	// waits until the step is complete.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
 	apply(ctx context.Context, i int) error
 	// finish replaces the old value in the local files.
@@ -85,8 +86,8 @@ func (r *rollout) run(rot rotation) (err error) {
 		if r.dryRun {
 			return r.print(ctx, rot, steps)
 		}
-		// at is the state that all machines have reached. It is newOnly if no step remains.
-		// Otherwise some machines still have to take the step after at.
+		// at is the state that all machines have reached. If no step remains, it is newOnly.
+		// Otherwise it is the state before the first remaining step.
 		at := newOnly
 		if len(steps) > 0 {
 			at = steps[0].to - 1
@@ -95,7 +96,7 @@ func (r *rollout) run(rot rotation) (err error) {
 			r.ios.Printf("stopped after one step; the same command performs the next step %q\n", rot.stepName(at+1))
 			return nil
 		}
-		// All machines have reached state at, in this run or in an earlier run.
+		// All machines have reached the state `at`, in this run or in an earlier run.
 		if at > stateBefore {
 			if err := rot.waitEffective(ctx, at); err != nil {
 				return err
@@ -197,13 +198,13 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 	if err != nil || len(restarts) == 0 {
 		return operations, err
 	}
-	// The next machine has to wait until this machine is healthy, because the other machines serve
-	// during its restart.
+	// The step on the next machine begins only when this machine is healthy: while a machine
+	// restarts its services, the other machines have to serve.
 	return operations, r.healthy(ctx, i)
 }
 
-// confirm confirms the trial of machine i. Each attempt uses new connections to the machine and to
-// the relay, because the step changes the trusted CAs.
+// confirm confirms the trial of the new configuration on machine i. Each attempt uses new
+// connections to the machine and to the relay, because the step changes the trusted CAs.
 func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
 	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)

@@ -14,8 +14,8 @@ const (
 	newOnly           // the old value is dropped
 )
 
-// stateOf returns the state of a machine in the rotation to next. own is the value with which the
-// machine issues or encrypts. beside are the other values that it accepts.
+// stateOf returns the state of a machine in the rotation to the value next. own is the value with
+// which the machine issues or encrypts. beside has the other values that the machine accepts.
 func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	switch isNext := func(o T) bool { return same(o, next) }; {
 	case !isNext(own) && !slices.ContainsFunc(beside, isNext):
@@ -28,7 +28,7 @@ func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	return newOnly
 }
 
-// stepOf returns own and beside of a machine one state later.
+// stepOf returns the values own and beside that the machine has one state later.
 func stepOf[T any](same func(T, T) bool, own T, beside []T, next T) (T, []T) {
 	switch stateOf(same, own, beside, next) {
 	case stateBefore:
@@ -47,15 +47,15 @@ type progress struct {
 }
 
 // plannedStep is a step to state `to`. machines are the indices of the machines that still have to
-// perform it.
+// perform the step.
 type plannedStep struct {
 	to       state
 	machines []int
 }
 
-// plan returns the remaining steps, each with its machines in this order. Callers perform the steps
-// in order: all machines must have taken a step before a machine takes the next step. The plan is
-// empty if all machines that take part are in the last state.
+// plan returns the remaining steps, each with its machines in the given order. All machines must
+// have performed a step before any machine performs the next step. The plan is empty if all
+// machines that take part are in the last state.
 func plan(order []int, all []progress) []plannedStep {
 	var steps []plannedStep
 	for to := stateBefore + 1; to <= newOnly; to++ {
@@ -72,9 +72,9 @@ func plan(order []int, all []progress) []plannedStep {
 	return steps
 }
 
-// order returns the order in which n machines perform a step: control-plane machines first. A
-// worker requests certificates from control-plane machines as soon as it has performed the step,
-// and it has no use for certificates of the old CA. roles is empty if the roles are unknown.
+// order returns the order in which n machines perform a step: control-plane machines first. As soon
+// as a worker has performed the step, it requests certificates from control-plane machines, and
+// these certificates must be issued by the new CA. roles is empty if the roles are unknown.
 func order(n int, roles []machineRole) []int {
 	var first, then []int
 	for i := range n {

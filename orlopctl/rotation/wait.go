@@ -21,8 +21,8 @@ const machineTimeout = 10 * time.Minute
 
 // notRestarted returns a sentence about a service that still has to restart, or "" if there is
 // none. services is the JSON value of the machine's topic "services". was maps the names of
-// services to their process IDs before the step. restarts has the names of the services that
-// restart.
+// services to their process IDs before the step. restarts has the names of the services that the
+// step restarts.
 func notRestarted(services []byte, was map[string]int32, restarts []string) (string, error) {
 	var list []struct {
 		Name string `json:"name"`
@@ -41,10 +41,11 @@ func notRestarted(services []byte, was map[string]int32, restarts []string) (str
 	return "", nil
 }
 
-// await waits until machine i reaches a state that look recognizes. It connects and calls look, and
-// does so again after a lost connection. look watches the machine. For each change it calls the
-// function in its last argument with the reason why the state is not reached yet, or with "" when
-// the state is reached. look returns when this function returns an error, and returns that error.
+// await waits until look reports that machine i has reached the desired state. It connects to the
+// machine and calls look, and repeats both after a lost connection. look watches the machine. For
+// each change it calls the function in its last argument with the reason why the state is not
+// reached yet, or with "" when the state is reached. When this function returns an error, look
+// returns that error.
 func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.conn.Timeout(machineTimeout))
 	defer cancel()

@@ -23,8 +23,8 @@ func Write(path string, content []byte, replace bool) error {
 	return WriteAll([]File{{path, content}}, replace)
 }
 
-// WriteAll is Write for several files. All contents are on the disk before the first file gets its
-// name.
+// WriteAll writes several files as Write does. No file gets its name before the contents of all
+// files are on the disk.
 func WriteAll(files []File, replace bool) error {
 	for _, f := range files {
 		if _, err := os.Lstat(f.Path); err == nil && !replace {
@@ -58,8 +58,8 @@ func WriteAll(files []File, replace bool) error {
 }
 
 // WriteAtomic writes a file that only its owner can read. The file appears under its name only
-// after its whole content is on the disk. An existing file is replaced. If write fails, nothing
-// changes.
+// after its whole content is on the disk. An existing file is replaced. If the function write
+// fails, nothing changes.
 func WriteAtomic(path string, write func(io.Writer) error) error {
 	temporary, err := stage(path, write)
 	if err != nil {
@@ -72,8 +72,8 @@ func WriteAtomic(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// publish gives a staged file its name. It flushes the directory, so that the new file survives a
-// power cut: the file may hold the only copy of a key that a machine gets next.
+// publish gives a staged file its final name. It then flushes the directory, because the new file
+// must survive a power cut: the file may hold the only copy of a key that a machine gets next.
 func publish(temporary, path string) error {
 	place := linked(path)
 	if err := os.Rename(temporary, place); err != nil {
@@ -85,8 +85,8 @@ func publish(temporary, path string) error {
 	return nil
 }
 
-// linked returns the path of the file to replace. For a symbolic link, it is the target of the
-// link, so that the link stays.
+// linked returns the path of the file to replace. For a symbolic link, this is the target of the
+// link; the link itself remains.
 func linked(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		return target
@@ -95,7 +95,7 @@ func linked(path string) string {
 }
 
 // stage writes a file to the disk under a temporary name in the same directory, and returns the
-// temporary name. If write fails, no file remains.
+// temporary name. If the function write fails, no file remains.
 func stage(path string, write func(io.Writer) error) (temporary string, err error) {
 	place := linked(path)
 	file, err := os.CreateTemp(filepath.Dir(place), "."+filepath.Base(place)+"-*") // mode 0600

@@ -103,9 +103,9 @@ func (c Caller) RequireMachine() error {
 
 // RequireControlPlane rejects every caller but the control-plane machines of the cluster. The
 // certificates of workers are from the same CA, but they name the ticket of the worker
-// (Caller.Ticket). A machine certificate without a ticket can come from two sources: the key of the
-// machine CA, which the control-plane machines have, or an operator CA. The holder of an operator
-// CA can issue an admin certificate as well, and so gains no right here.
+// (Caller.Ticket). Only two CAs can issue a machine certificate without a ticket: the machine CA,
+// whose key only control-plane machines have, and an operator CA. The holder of an operator CA can
+// also issue an admin certificate, so this call gives such a holder no new right.
 func (c Caller) RequireControlPlane() error {
 	if c.RequireMachine() != nil || c.Ticket != "" {
 		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")

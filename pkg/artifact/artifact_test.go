@@ -63,7 +63,7 @@ func zipped(t testing.TB, content []byte) []byte {
 	return out.Bytes()
 }
 
-// layer is the name and the content of a layer.
+// layer is a layer of an artifact, with its name and its content.
 type layer struct {
 	name    string
 	content []byte
@@ -110,7 +110,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestHostile checks that only regular files are read, and that archive bombs are rejected.
+// TestHostile checks hostile archives: only regular files are read, and archive bombs are rejected.
 func TestHostile(t *testing.T) {
 	big := strings.Repeat("\n", 1<<16)
 	many := make([]entry, MaxFiles+1)
@@ -162,7 +162,7 @@ func TestHostile(t *testing.T) {
 	}
 	gone := errors.New("gone")
 	if _, err := Texts([]Layer{{}}, func(Layer) ([]byte, error) { return nil, gone }); !errors.Is(err, gone) {
-		t.Errorf("a layer that cannot be read: %v", err)
+		t.Errorf("error of a layer that cannot be read: %v", err)
 	}
 }
 
@@ -175,8 +175,8 @@ func sparse(t *testing.T, name string, size int64) []byte {
 	copy(holes, "0\n") // The sparse map lists zero data segments.
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	// The tar writer rejects these records. They have other names of the same length until the
-	// writer has written them.
+	// The tar writer rejects these records. So the test writes records with other names of the same
+	// length, and replaces the names afterwards.
 	err := w.WriteHeader(&tar.Header{Name: "x", Size: block, Mode: 0o644, Format: tar.FormatPAX, PAXRecords: map[string]string{
 		"XNU.sparse.major": "1", "XNU.sparse.minor": "0", "XNU.sparse.name": name, "XNU.sparse.realsize": fmt.Sprint(size),
 	}})
@@ -227,7 +227,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// FuzzTexts checks that any artifact yields only texts within the limits, under unique local names.
+// FuzzTexts checks that any artifact yields only texts within the limits, and that their names are
+// unique and lead to no other directory.
 func FuzzTexts(f *testing.F) {
 	const most = 1 << 16
 	archive := tarOf(f, entry{"a/b.yaml", "b: 1", 0}, entry{"c.json", "{}", 0})
@@ -243,7 +244,7 @@ func FuzzTexts(f *testing.F) {
 		size := int64(0)
 		for _, l := range layers {
 			if size += l.Size; l.Size < 0 || size > MaxSize || len(l.SHA256) != 64 || len(layers) > MaxLayers {
-				t.Errorf("taken: %+v", layers)
+				t.Errorf("accepted: %+v", layers)
 			}
 		}
 		found, err := texts(layers, func(Layer) ([]byte, error) { return content, nil }, most)
@@ -253,10 +254,10 @@ func FuzzTexts(f *testing.F) {
 		names, length := map[string]bool{}, 0
 		for _, x := range found {
 			if length += len(x.Content); length > most || !utf8.ValidString(x.Content) || names[x.Name] {
-				t.Errorf("taken: %.100q with %d bytes", x.Name, length)
+				t.Errorf("accepted: %.100q with %d bytes", x.Name, length)
 			}
 			if archived := bytes.HasPrefix(content, []byte{0x1f, 0x8b}) || len(content) > 262 && string(content[257:262]) == "ustar"; archived && !filepath.IsLocal(x.Name) && !slices.ContainsFunc(layers, func(l Layer) bool { return l.Name == x.Name }) {
-				t.Errorf("%q leads away", x.Name)
+				t.Errorf("the name %q leads to another directory", x.Name)
 			}
 			names[x.Name] = true
 		}

@@ -18,7 +18,8 @@ import (
 
 // Source provides the blobs of artifacts.
 type Source interface {
-	// Open returns a reader of a blob. The error is fs.ErrNotExist if the source does not have it.
+	// Open returns a reader of a blob. The error is fs.ErrNotExist if the source does not have the
+	// blob.
 	Open(ctx context.Context, b Blob) (io.ReadCloser, error)
 }
 
@@ -88,8 +89,8 @@ func (s Store) Verify(sum string) error {
 	return err
 }
 
-// Fetch fetches the blobs of an artifact that are missing in the store. After it returned nil, the
-// artifact survives a power cut.
+// Fetch fetches the blobs of an artifact that are missing in the store. If it returns nil, the
+// artifact is on disk and survives a power cut.
 func (s Store) Fetch(ctx context.Context, sum string, from Source) error {
 	if err := s.makeDir(); err != nil {
 		return fmt.Errorf("artifacts: cannot create the directory: %w", err)
@@ -160,7 +161,7 @@ func (s Store) fetch(ctx context.Context, b Blob, from Source) error {
 }
 
 // Copy copies the content of a blob with a known size. It fails if the content does not have the
-// digest and the size; it writes at most one byte more than the size.
+// digest and the size of the blob. It writes at most one byte more than the size.
 func (b Blob) Copy(to io.Writer, from io.Reader) error {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(from, b.Size+1))
@@ -197,7 +198,7 @@ func (s Store) write(sum string, content func(io.Writer) error) error {
 }
 
 // Prune deletes all blobs except those of the given artifacts, and returns the number of deleted
-// files. It fails and deletes nothing if the store lacks the manifest of a given artifact.
+// files. If the store lacks the manifest of a given artifact, Prune fails and deletes nothing.
 func (s Store) Prune(sums []string) (dropped int, err error) {
 	keep := map[string]bool{}
 	for _, sum := range sums {

@@ -84,7 +84,7 @@ func TestParseLog(t *testing.T) {
 	}
 	for n := range log {
 		if events, err := ParseLog(log[:n]); err == nil && bytes.Equal(encode(events...), log) {
-			t.Errorf("the first %d bytes of %d are a complete log", n, len(log))
+			t.Errorf("a log that is cut to %d of %d bytes is accepted", n, len(log))
 		}
 	}
 }
@@ -131,14 +131,14 @@ func FuzzLog(f *testing.F) {
 			size += len(e.Data)
 		}
 		if size > len(log) {
-			t.Errorf("%d bytes of data from a log of %d", size, len(log))
+			t.Errorf("the events have %d bytes of data, the log only %d", size, len(log))
 		}
 		Measured{Events: events, PCRs: Replay(events)}.Compare([]Release{{Version: "1"}})
 		Describe(events)
 	})
 }
 
-// soft is a TPM in software: its keys sign what a test wants.
+// soft is a TPM in software. Its keys can sign any quote.
 type soft struct {
 	ek   *ecdh.PrivateKey
 	ak   *ecdsa.PrivateKey
@@ -166,7 +166,8 @@ func newSoft(t *testing.T) soft {
 	return soft{ek, ak, Keys{Endorsement: public(tpm2.ECCEKTemplate, ek.PublicKey().Bytes()), Attestation: public(attestationTemplate(), point.Bytes())}}
 }
 
-// quote signs a quote after a change of it.
+// quote returns evidence with a quote of data and values. The function change changes the quote
+// before its signature.
 func (s soft) quote(t *testing.T, data []byte, values [PCRs]Digest, change func(*tpm2.TPMSAttest)) (e Evidence) {
 	t.Helper()
 	for _, v := range values {
@@ -194,8 +195,8 @@ func (s soft) quote(t *testing.T, data []byte, values [PCRs]Digest, change func(
 
 var someClaims = Claims{Version: "1.2.0", Root: "root of 1.2.0", Configuration: bytes.Repeat([]byte{1}, 32), MachineKey: "sha256:aa"}
 
-// TestVerify checks that evidence counts only if each part of it is that of this TPM, this machine
-// and this question.
+// TestVerify checks that evidence is rejected if one of its parts belongs to another TPM, another
+// machine or another nonce.
 func TestVerify(t *testing.T) {
 	tpm, other := newSoft(t), newSoft(t)
 	nonce, content := bytes.Repeat([]byte{5}, NonceSize), bytes.Repeat([]byte{6}, 32)
@@ -282,7 +283,8 @@ func FuzzEvidence(f *testing.F) {
 	})
 }
 
-// TestImagePCR compares with systemd-measure (systemd 252, option --phase=) for the same sections.
+// TestImagePCR compares the computed PCR 11 with the output of systemd-measure (systemd 252, option
+// --phase=) for the same sections.
 func TestImagePCR(t *testing.T) {
 	r := Release{Sections: []Section{
 		{".linux", sha256.Sum256([]byte("kernel"))}, {".osrel", sha256.Sum256([]byte("ID=orlop\n"))},
@@ -293,7 +295,7 @@ func TestImagePCR(t *testing.T) {
 	}
 }
 
-// sample returns a version with the given name in each of its digests.
+// sample returns a version with digests that are derived from the given name.
 func sample(name string) Release {
 	digest := func(what string) Digest { return sha256.Sum256([]byte(what + " of " + name)) }
 	return Release{
@@ -377,8 +379,8 @@ func TestCompare(t *testing.T) {
 	golden.Assert(t, all.String(), "compare.golden")
 }
 
-// TestVariableDigest compares with the event for SecureBoot of machines with Secure Boot, which is
-// the same on each of them.
+// TestVariableDigest compares the digest of the variable SecureBoot with the digest that firmware
+// measures. It is the same on all machines with Secure Boot.
 func TestVariableDigest(t *testing.T) {
 	d := VariableDigest("SecureBoot", []byte{1})
 	if got, want := hex.EncodeToString(d[:]), "ccfc4bb32888a345bc8aeadaba552b627d99348c767681ab3141f5b01e40a40e"; got != want {

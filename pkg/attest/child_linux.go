@@ -30,11 +30,11 @@ var Environment = []string{"GOMEMLIMIT=32MiB", "GOMAXPROCS=1", "GOTRACEBACK=none
 // reply is the output of the process.
 type reply struct {
 	answer
-	Failed string `json:"failed,omitempty"` // the reason for no answer; else empty
+	Failed string `json:"failed,omitempty"` // why there is no answer; empty if there is an answer
 }
 
-// Main is the main function of the process: it drops its privileges, executes one question with the
-// TPM, writes the reply, and returns the exit status.
+// Main is the main function of the process. It drops its privileges, answers one question by means
+// of the TPM, writes the reply, and returns the exit status.
 func Main() int {
 	tpm := device{os.NewFile(tpmFile, "TPM")}
 	if err := respond(os.Stdin, os.Stdout, tpm, os.NewFile(logFile, "event log"), confineSelf); err != nil {
@@ -49,8 +49,8 @@ func confineSelf() error {
 	return confine.Process(confine.Rules{Calls: confine.ParserCalls, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 }
 
-// respond reads the question, which PID 1 has written, and drops all privileges before it talks to
-// the TPM.
+// respond reads the question from PID 1, drops all privileges, and then talks to the TPM. It writes
+// the reply to out.
 func respond(in io.Reader, out io.Writer, tpm transport.TPM, log io.Reader, confined func() error) error {
 	var q question
 	if err := json.NewDecoder(in).Decode(&q); err != nil {

@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo, a process has threads that Go does not know, and system calls on all threads fail;
-// machined is built without cgo.
+// These tests run only without cgo, as machined does. With cgo, a process has threads that Go does
+// not know, and the system calls for all threads fail.
 
 package attest
 
@@ -24,7 +24,8 @@ const (
 	stranger = 65534              // user ID of the process
 )
 
-// TestMain also runs the process that talks to the TPM.
+// TestMain runs the process that talks to the TPM if the environment selects it, otherwise the
+// tests.
 func TestMain(m *testing.M) {
 	if os.Getenv(role) == "" {
 		os.Exit(m.Run())
@@ -65,7 +66,7 @@ func files(t *testing.T, log []byte) *Asker {
 	return a
 }
 
-// TestProcess attests by the confined process, with an emulated TPM.
+// TestProcess runs an attestation in the confined process, with an emulated TPM.
 func TestProcess(t *testing.T) {
 	conn := startTPM(t).ReadWriter.(*net.UnixConn)
 	tpm, err := conn.File()
@@ -98,7 +99,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestAsker checks the errors of PID 1.
+// TestAsker checks the errors that PID 1 reports about the process and its answers.
 func TestAsker(t *testing.T) {
 	says := func(text string, err error) Start {
 		return func(context.Context, []byte, []*os.File, int) ([]byte, error) { return []byte(text), err }

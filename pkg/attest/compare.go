@@ -33,8 +33,8 @@ type Result struct {
 	Differences []Difference `json:"differences,omitempty"`
 }
 
-// Compare compares a measurement with the versions that the machine may run. The boot loader can be
-// that of any of the versions, because an upgrade does not replace it.
+// Compare compares a measurement with the versions that the machine may run. The boot loader may
+// belong to any of these versions, because an upgrade does not replace the boot loader.
 func (m Measured) Compare(releases []Release) Result {
 	out := Result{SecureBoot: m.secureBoot()}
 	out.add(m.compareLog())
@@ -76,7 +76,7 @@ func (m Measured) compareLog() (out []Difference) {
 	return out
 }
 
-// compareClaims compares what the machine says with the version that it booted.
+// compareClaims compares the claims of the machine with the version that it booted.
 func (m Measured) compareClaims(r Release) (out []Difference) {
 	if m.Claims.Version != r.Version || m.Claims.Root != r.Root {
 		out = append(out, Difference{
@@ -221,8 +221,8 @@ func (m Measured) compareVariables(r Release, state string) (out []Difference) {
 	return out
 }
 
-// beforeSeparator returns the events of the firmware before its separator. After the separator, a
-// program can add events with any digest.
+// beforeSeparator returns the events before the separator, which only the firmware can add. After
+// the separator, a program can add events with any digest.
 func beforeSeparator(events []Event) []Event {
 	end := slices.IndexFunc(events, func(e Event) bool {
 		return e.Digest == sha256.Sum256(make([]byte, 4)) || e.Digest == sha256.Sum256(bytes.Repeat([]byte{0xff}, 4))
@@ -245,8 +245,8 @@ func joinDigests(all []Digest) string {
 	return strings.Join(out, " or ")
 }
 
-// Describe returns the events as lines, for a person: the PCR, the digest, and the data if they are
-// a text with this digest.
+// Describe returns the events as readable lines: the PCR, the digest, and the data if they are a
+// text with this digest.
 func Describe(events []Event) (lines []string) {
 	for _, e := range events {
 		text := "PCR " + strconv.Itoa(int(e.PCR)) + " " + fmt.Sprintf("%x", e.Digest)

@@ -5,7 +5,7 @@
 //	release.go      the measurements of a version, computed from its boot image
 //	compare.go      the differences between a proof and the versions, in words
 //	tpm.go          the commands to the TPM
-//	probe_linux.go  in PID 1: the question to the process that talks to the TPM
+//	probe_linux.go  in PID 1: the request to the process that talks to the TPM
 //	child_linux.go  the process that talks to the TPM
 //
 // A PCR is a register of the TPM to which the firmware, the boot loader and the stub of the boot
@@ -13,7 +13,6 @@
 // the signature of the TPM on the values of the PCRs.
 //
 // The process that talks to the TPM has no privileges, because it parses the untrusted answers of
-// the TPM. PID 1 limits the size of the process's output before it passes the output on. The
-// package extends no PCR, stores no key in the TPM, and does not decide what happens to a machine
-// with differences.
+// the TPM. PID 1 limits the size of this process's output. The package extends no PCR, stores no
+// key in the TPM, and does not decide what happens to a machine with differences.
 package attest

@@ -14,8 +14,8 @@ const MaxLog = 1 << 20
 // Digest is a SHA-256 digest.
 type Digest = [sha256.Size]byte
 
-// Event is an event of the log. A PCR proves only the digests: a dishonest machine can change type
-// and data in its log.
+// Event is an event of the log. A PCR proves only the digests of its events: a dishonest machine
+// can change their types and data in its log.
 type Event struct {
 	PCR    uint32
 	Type   uint32
@@ -23,8 +23,8 @@ type Event struct {
 	Data   []byte
 }
 
-// noAction is the type of an event that the firmware does not add to a PCR (TCG PC Client Platform
-// Firmware Profile 1.06, 10.4.1: EV_NO_ACTION).
+// noAction is the type of an event that changes no PCR (TCG PC Client Platform Firmware Profile
+// 1.06, 10.4.1: EV_NO_ACTION).
 const noAction = 3
 
 // Fields of the log (TCG PC Client Platform Firmware Profile 1.06, section 10.2).
@@ -39,7 +39,7 @@ const (
 
 var errTruncated = errors.New("is truncated")
 
-// reader reads little-endian fields. A read beyond the end returns zero and sets bad.
+// reader reads little-endian fields. A read beyond the end returns zero and sets the field bad.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -136,7 +136,7 @@ func parseHeader(r *reader) (map[uint16]uint32, error) {
 }
 
 // parseDigests reads the digests of an event, one for each hash algorithm. It stores the SHA-256
-// digest in to, and reports whether the event has one.
+// digest in *to, and reports whether the event has a SHA-256 digest.
 func parseDigests(r *reader, sizes map[uint16]uint32, to *Digest) (known bool, err error) {
 	count := r.u32()
 	if count > maxAlgorithms {
@@ -166,8 +166,8 @@ func Replay(events []Event) (values [PCRs]Digest) {
 		case e.Type != noAction:
 			values[e.PCR] = extend(values[e.PCR], e.Digest)
 		case e.PCR == 0 && bytes.HasPrefix(e.Data, []byte(localityPrefix)) && len(e.Data) == len(localityPrefix)+1:
-			// PCR 0 begins with the locality from which the TPM was started, which this event
-			// states.
+			// This event states the locality from which the TPM was started. The initial value of
+			// PCR 0 contains this locality.
 			values[0][sha256.Size-1] = e.Data[len(localityPrefix)]
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Start runs the process until it exits, and returns its standard output of at most most bytes.
-// question is the standard input; files are inherited from descriptor 3 on.
+// Start runs the process until it exits, and returns its standard output, which may have at most
+// `most` bytes. question is the standard input. The process inherits files from descriptor 3 on.
 type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
 
 // Asker gets the keys and evidence of the TPM from a process.
@@ -23,7 +23,7 @@ type Asker struct {
 	Device string // device file of the TPM with the kernel's resource manager
 	Log    string // event log of the firmware, in securityfs
 	Start  Start
-	// busy is locked while a process uses the TPM: a chip runs a single command at a time.
+	// busy is locked while a process uses the TPM, because a TPM runs a single command at a time.
 	busy sync.Mutex
 }
 

@@ -43,9 +43,9 @@ type Section struct {
 // src/fundamental/uki.h, src/boot/stub.c).
 var measuredSections = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey", ".profile", ".dtbauto", ".hwids"}
 
-// The fields in the section .osrel of a boot image that hold measurements other than those of the
-// image itself. They can be trusted: the stub measures the section, and the signatures of the
-// bundle cover the image.
+// The fields in the section .osrel of a boot image that hold measurements of other objects than the
+// image: of the boot loader and of Secure Boot variables. These fields can be trusted, because the
+// stub measures the section, and the signatures of the bundle cover the image.
 const (
 	loaderField   = "ORLOP_LOADER_DIGEST"
 	variableField = "ORLOP_SECURE_BOOT_"
@@ -129,7 +129,7 @@ func ReadImage(version, root string, image []byte) (r Release, err error) {
 	return r, nil
 }
 
-// readFields reads the lines of Fields.
+// readFields parses the lines that Fields writes.
 func (r *Release) readFields(text string) error {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")

@@ -58,7 +58,8 @@ func attestationTemplate() tpm2.TPMTPublic {
 			CurveID: tpm2.TPMECCNistP256,
 			Scheme:  tpm2.TPMTECCScheme{Scheme: tpm2.TPMAlgECDSA, Details: tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256})},
 		}),
-		// With the label, the key differs from the keys of other programs with this template.
+		// The label makes the key differ from the keys that other programs derive from the same
+		// template.
 		Unique: tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{X: tpm2.TPM2BECCParameter{Buffer: label()}, Y: tpm2.TPM2BECCParameter{Buffer: make([]byte, 32)}}),
 	}
 }
@@ -163,8 +164,8 @@ func trimCertificate(text []byte) []byte {
 	return text[:min(len(text), header+int(binary.BigEndian.Uint16(text[2:])))]
 }
 
-// endorsementPolicy satisfies the policy of the EK: only the owner of the endorsement hierarchy,
-// which has an empty password, uses the EK.
+// endorsementPolicy satisfies the policy of the EK in a session. The policy requires the password
+// of the endorsement hierarchy, which is empty.
 func endorsementPolicy(t transport.TPM, session tpm2.TPMISHPolicy, nonce tpm2.TPM2BNonce) error {
 	_, err := tpm2.PolicySecret{
 		AuthHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHEndorsement, Auth: tpm2.PasswordAuth(nil)}, PolicySession: session, NonceTPM: nonce,
@@ -189,8 +190,9 @@ func (l loaded) activate(t transport.TPM, c Challenge) ([]byte, error) {
 // allPCRs selects PCR 0 to 15 of the SHA-256 bank.
 var allPCRs = tpm2.TPMLPCRSelection{PCRSelections: []tpm2.TPMSPCRSelection{{Hash: tpm2.TPMAlgSHA256, PCRSelect: []byte{0xff, 0xff, 0}}}}
 
-// maxQuotes is the number of attempts for a quote. Another program can extend a PCR between the
-// reading and the quote: the kernel extends PCR 10 if it measures files (IMA).
+// maxQuotes is the number of attempts for a quote. An attempt fails if a PCR changes between the
+// reading of the PCRs and the quote. For example, the kernel extends PCR 10 if it measures files
+// (IMA).
 const maxQuotes = 5
 
 // quote returns the signature of the TPM on the PCRs and data, and the values of the PCRs.
@@ -249,7 +251,7 @@ func readPCRs(t transport.TPM) ([]byte, error) {
 	return all, nil
 }
 
-// question and answer are what PID 1 and the process exchange, as JSON.
+// question is the request of PID 1 to the process, and answer is the response; both as JSON.
 type question struct {
 	// Data is the data for the quote; nil asks only for the keys.
 	Data      []byte    `json:"data,omitempty"`
@@ -261,7 +263,7 @@ type answer struct {
 	Evidence Evidence `json:"evidence"` // without claims
 }
 
-// ask executes a question with a TPM. It leaves no key in the TPM.
+// ask answers a question by means of a TPM. It leaves no key in the TPM.
 func ask(t transport.TPM, q question) (a answer, err error) {
 	l, err := load(t)
 	if err != nil {

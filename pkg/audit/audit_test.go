@@ -66,8 +66,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// TestReopen checks that a record continues after it was closed, across files and after an
-// incomplete last line at any position.
+// TestReopen checks that a record continues after it was closed, over several files, and after a
+// power cut within a line.
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	for range 4 {
@@ -149,7 +149,7 @@ func TestTampering(t *testing.T) {
 		t.Errorf("nothing changed: %v", err)
 	}
 	if _, err := verify(lines[2:], whole.First); err == nil || !strings.Contains(err.Error(), "too old") {
-		t.Errorf("what was noted is gone: %v", err)
+		t.Errorf("the line of the checkpoint is deleted: %v", err)
 	}
 }
 
@@ -160,12 +160,12 @@ func TestParseCheckpoint(t *testing.T) {
 	}
 	for _, text := range []string{"", "4711", ":", "x:" + m.Digest, "4711:" + m.Digest + "0", "4711:" + strings.Repeat("8g", 32), "-1:" + m.Digest} {
 		if _, err := ParseCheckpoint(text); err == nil {
-			t.Errorf("%q is a mark", text)
+			t.Errorf("%q is accepted as a checkpoint", text)
 		}
 	}
 }
 
-// TestAppendHangs checks that a reader does not wait for a write that the disk does not answer.
+// TestAppendHangs checks that a reader does not wait for a write that hangs.
 func TestAppendHangs(t *testing.T) {
 	l := open(t, t.TempDir())
 	record(t, l, "/a/B")
@@ -193,11 +193,11 @@ func TestAppendHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-appended; err == nil {
-		t.Error("a FIFO holds a record")
+		t.Error("the write into the FIFO did not fail")
 	}
 	select {
 	case <-grown:
-		t.Error("a failed write is reported")
+		t.Error("a waiting reader is woken after a failed write")
 	default:
 	}
 	if n := l.Newest(); n != 1 {

@@ -16,8 +16,8 @@ var (
 )
 
 // Target returns the target of a call: the template of its audit rule (api.AuditRule), filled with
-// the fields of its request. A test ensures that each template of the API names only fields of its
-// request; an unknown field inserts no text.
+// the fields of its request. An unknown field inserts no text; a test ensures that each template of
+// the API names only fields of its request.
 func Target(template string, request proto.Message) string {
 	m := request.ProtoReflect()
 	chosen := choices.ReplaceAllStringFunc(template, func(choice string) string {
@@ -32,11 +32,12 @@ func Target(template string, request proto.Message) string {
 		}
 		return ""
 	})
-	// The values are inserted last, so that braces and brackets in a value have no effect.
+	// The values are inserted last, so braces and brackets in a value have no effect.
 	return fields.ReplaceAllStringFunc(chosen, func(field string) string { return text(m, field[1:len(field)-1]) })
 }
 
-// isSet reports whether a field of a request has a value. A duration counts only if it is positive.
+// isSet reports whether a field of a request has a value. For a duration, it reports whether the
+// duration is positive.
 func isSet(m protoreflect.Message, name string) bool {
 	f := m.Descriptor().Fields().ByName(protoreflect.Name(name))
 	if f == nil || !m.Has(f) {

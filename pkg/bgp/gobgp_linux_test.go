@@ -23,7 +23,7 @@ import (
 
 const routerASN = 64513
 
-// gobgp is another implementation of BGP, as the router of the tests.
+// gobgp is the router of the tests. It runs GoBGP, another implementation of BGP.
 type gobgp struct {
 	t      *testing.T
 	server *server.BgpServer
@@ -184,8 +184,9 @@ var config = Config{
 	NextHops: []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8::11")},
 }
 
-// TestGoBGP: a router with another implementation gets the routes, and loses them at once when they
-// are withdrawn and when the session ends in order. Its own routes have no effect.
+// TestGoBGP: a router with another implementation gets the announced routes. It drops a route at
+// once when the route is withdrawn, and all routes when the session ends in order. The router's own
+// routes have no effect.
 func TestGoBGP(t *testing.T) {
 	g := newGoBGP(t, "", false)
 	s, err := speak(t, Peer{Address: g.at}, config)
@@ -197,7 +198,7 @@ func TestGoBGP(t *testing.T) {
 	g.await(20*time.Second, routeSix, routeOne)
 	s.routes.Set([]netip.Prefix{one})
 	g.await(20*time.Second, routeOne)
-	// Keepalives in both directions: without them the session would end after the hold time.
+	// Both sides send keepalives. Without them, the session would end after the hold time.
 	alive := time.NewTimer(config.HoldTime + time.Second)
 	defer alive.Stop()
 	select {
@@ -213,14 +214,14 @@ func TestGoBGP(t *testing.T) {
 	}
 }
 
-// TestGoBGPPowerLoss: a machine without power says nothing, and the router drops its routes after
-// the hold time.
+// TestGoBGPPowerLoss: a machine that lost its power sends no notification, and the router drops its
+// routes after the hold time.
 func TestGoBGPPowerLoss(t *testing.T) {
 	g := newGoBGP(t, "", false)
 	conn, err := Dial(t.Context(), Peer{Address: g.at})
 	g.check(err)
 	defer conn.Close()
-	// The peer stops without an end of the connection.
+	// The machine stops, but the connection stays open.
 	c := &mute{Conn: conn, off: make(chan struct{})}
 	routes, state := cell.New([]netip.Prefix{netip.MustParsePrefix("203.0.113.70/32")}), cell.New(State(0))
 	ended := make(chan error, 1)
@@ -249,7 +250,8 @@ func (m *mute) Write(b []byte) (int, error) {
 	}
 }
 
-// TestGoBGPProtected: with a password and a hop limit of one. A wrong password opens no connection.
+// TestGoBGPProtected: a session with a password and a hop limit of one works, and a connection with
+// a wrong password fails.
 func TestGoBGPProtected(t *testing.T) {
 	g := newGoBGP(t, "secret", true)
 	s, err := speak(t, Peer{Address: g.at, Password: "secret", OneHop: true, Source: netip.MustParseAddr("127.0.0.1")}, config)
@@ -263,14 +265,15 @@ func TestGoBGPProtected(t *testing.T) {
 		t.Error("a wrong password was accepted")
 	}
 	if _, err := Dial(t.Context(), Peer{Address: g.at, Source: netip.MustParseAddr("192.0.2.99")}); err == nil {
-		t.Error("an address of another machine was used")
+		t.Error("Dial accepted a source address of another machine")
 	}
 	if _, err := Dial(t.Context(), Peer{Address: g.at, Password: strings.Repeat("p", maxPassword+1)}); err == nil || !strings.Contains(err.Error(), "the password has 81 bytes, expected at most 80") {
-		t.Errorf("a long password: %v", err)
+		t.Errorf("error of a password that is too long: %v", err)
 	}
 }
 
-// TestSessionReceives: a session of this package receives the routes of another one.
+// TestSessionReceives: a session of this package receives the routes of another session of this
+// package.
 func TestSessionReceives(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -307,8 +310,8 @@ func TestSessionReceives(t *testing.T) {
 	}
 }
 
-// FuzzRead: arbitrary octets of a peer are an error or a message, and never more than a message is
-// read.
+// FuzzRead: read returns an error or a message for arbitrary octets of a peer, and never reads
+// beyond one message.
 func FuzzRead(f *testing.F) {
 	for _, m := range []Message{
 		{Kind: KeepaliveMessage}, {Kind: NotificationMessage, Notification: adminShutdown},

@@ -107,9 +107,9 @@ func read(r io.Reader, receives, fourOctets bool) (m Message, err error) {
 // errPanic is the error for a message that makes the codec panic.
 var errPanic = errors.New("cannot decode a message of the peer: panic")
 
-// recovered returns the error of f, and errPanic if f panics. A panic of the codec must not end the
-// process, in which a kubelet runs. Package panics is of no use here: it recovers no panics in that
-// process.
+// recovered returns the error of f, or errPanic if f panics. A panic of the codec must not end the
+// process, because the kubelet runs in the same process. Package panics does not recover panics in
+// this process.
 func recovered(f func() error) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {

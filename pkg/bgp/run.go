@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// writeTimeout bounds the write of a message: a peer that does not read for this time is lost.
+// writeTimeout bounds the write of a message. The session ends if the peer does not read for this
+// time.
 const writeTimeout = 5 * time.Second
 
 // Routes provides the wanted routes; a cell.Watcher implements it.
@@ -19,8 +20,8 @@ type Routes interface {
 	Changed() <-chan struct{} // closed or readable after a change
 }
 
-// Hooks are the callbacks of a session, for which the session waits, and its clock. Each may be
-// nil.
+// Hooks are the callbacks of a session, and its clock. The session waits for the return of each
+// callback. Each field may be nil.
 type Hooks struct {
 	State  func(State)
 	Update func(from Open, u Update) // only with Config.Receives
@@ -39,8 +40,8 @@ func (systemClock) Now() time.Time                        { return time.Now() }
 func (systemClock) Outside(d time.Duration) time.Duration { return d }
 
 // Serve runs a session on a connection and closes it. It announces the routes until ctx is done.
-// Then it sends a notification that the session ends, upon which the peer drops the routes at once.
-// The error states why the session ended.
+// Then it sends a notification that ends the session, and the peer drops the routes at once. The
+// error states why the session ended.
 func Serve(ctx context.Context, conn net.Conn, c Config, routes Routes, h Hooks) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -76,7 +77,7 @@ type running struct {
 }
 
 // listen reads messages and sends them to step until the connection ends. After an open message it
-// waits for opened, because the length of AS numbers in later messages depends on the peer.
+// waits for a value of opened, which states the length of AS numbers in later messages of the peer.
 func listen(ctx context.Context, conn io.Reader, receives bool, messages chan<- Message, opened <-chan bool) error {
 	fourOctets := true
 	for {

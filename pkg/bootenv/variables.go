@@ -24,12 +24,12 @@ const loader = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 // the firmware does not store them across boots.
 const (
 	// ImagePartition is the unique GUID of the partition that contains the started UKI. The stub
-	// sets it at each start, except for an image from the network. The similar variable
+	// sets this variable at each start, except for an image from the network. The similar variable
 	// LoaderDevicePartUUID is not used, because systemd-boot 257 does not replace the value that an
 	// earlier boot loader has set (docs/decisions/0089-systemd-boot-257.md).
 	ImagePartition = "StubDevicePartUUID-" + loader
-	// LoaderCountedPath holds the path of the started entry on the ESP, if the version of the entry
-	// is on trial.
+	// LoaderCountedPath holds the path of the started entry on the ESP. It exists only if the
+	// version of the entry is on trial.
 	LoaderCountedPath = "LoaderBootCountPath-" + loader
 )
 

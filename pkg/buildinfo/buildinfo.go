@@ -17,13 +17,13 @@ type Release struct {
 	Version string `json:"version"` // semantic version, without a leading v
 	Profile string `json:"profile"` // name of the profile: qemu, metal
 	// BuildTime is the time of the last commit of the source in seconds since 1970
-	// (SOURCE_DATE_EPOCH), not the time of the build, so that the same source gives the same bytes.
-	// machined never sets the clock to an earlier time.
+	// (SOURCE_DATE_EPOCH). It is not the time of the build, because the same source must give the
+	// same bytes. machined never sets the clock to an earlier time.
 	BuildTime  int64  `json:"buildTime"`
 	Kernel     string `json:"kernel"`     // kernel release, as in uname -r
 	Kubernetes string `json:"kubernetes"` // version of the embedded Kubernetes, with a leading v
 	PauseImage string `json:"pauseImage"` // reference of the embedded pause image
-	// Epoch is the release epoch. It increases when a fix makes all earlier versions unsafe: a
+	// Epoch is the release epoch. It increases when all earlier versions have become unsafe: a
 	// machine that has committed a version installs no version with a lower epoch. The statement
 	// contains the epoch, too (package bundle).
 	Epoch int `json:"epoch,omitempty"`
@@ -42,8 +42,8 @@ type Release struct {
 // Pins are the dates of the pinned package versions, in seconds since 1970; 0 if unknown. They do
 // not depend on the time of the build.
 type Pins struct {
-	// Debian is the time at which the newest packages of Debian's archive were pinned. The packages
-	// have every update that was published before this time.
+	// Debian is the time at which the packages of Debian's archive were pinned. The packages
+	// include every update that was published before this time.
 	Debian int64 `json:"debian,omitempty"`
 	// Modules is the publication time of the newest Go module in the image. The other modules are
 	// older.

@@ -22,8 +22,8 @@ type Artifact struct {
 	Parts         []Layer
 }
 
-// Layer is a part with its media type. Only Artifact.Write reads Content; Content is then at its
-// end.
+// Layer is a part with its media type. Artifact.Write reads Content to its end; no other function
+// reads it.
 type Layer struct {
 	Type    string
 	Part    Part
@@ -44,8 +44,8 @@ func (a Artifact) Manifest() ([]byte, error) {
 }
 
 // Write writes the artifact as an OCI archive (image-spec, image-layout.md) with files of the time
-// at. The statement is before the parts. The index gets the artifact type and the annotations of
-// root. Write returns the digest of the manifest, "sha256:…".
+// at. In the archive, the statement is before the parts. The index contains the artifact type and
+// the annotations of root. Write returns the digest of the manifest, "sha256:…".
 func (a Artifact) Write(to io.Writer, at time.Time, root ocispec.Descriptor) (string, error) {
 	manifest, err := a.Manifest()
 	if err != nil {

@@ -69,7 +69,7 @@ func newBundleWith(t *testing.T, change func(*Source), uki, sbom string) (file, 
 		}
 	}
 	if !bytes.Equal(out.Bytes(), again.Bytes()) {
-		t.Error("the same source gives other bytes")
+		t.Error("two bundles of the same source differ")
 	}
 	return out.Bytes(), root, trustOf(t, key)
 }
@@ -115,8 +115,8 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// TestSBOM checks that the bill of materials is read after the other parts, is verified, and that
-// the copy of a running version has none.
+// TestSBOM checks that the bill of materials can be read after the other parts, that it is
+// verified, and that the copy of a running version has no bill of materials.
 func TestSBOM(t *testing.T) {
 	file, root, trust := newBundle(t)
 	read := func(file []byte) ([]byte, *Reader, error) {
@@ -160,7 +160,7 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
-// TestCopy checks that a version on a disk becomes a bundle again, and that each part is verified.
+// TestCopy checks that Copy makes a bundle of a version on a disk, and that each part is verified.
 func TestCopy(t *testing.T) {
 	file, root, trust := newBundle(t)
 	r, err := Open(bytes.NewReader(file), trust)
@@ -214,7 +214,7 @@ func TestCopy(t *testing.T) {
 		t.Errorf("another root: %v", err)
 	}
 	if _, _, err := copied([]byte("short"), "a kernel").Check(trust); err == nil {
-		t.Error("a partition that is too short was taken")
+		t.Error("a partition that is too short was accepted")
 	}
 	if _, _, err := (Copy{Envelope: []byte("{")}).Check(trust); err == nil || !strings.Contains(err.Error(), "not a DSSE envelope") {
 		t.Errorf("no statement: %v", err)
@@ -271,8 +271,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRootStopsWithItsDevice checks that a write error of the device is not reported as damage of
-// the bundle.
+// TestRootStopsWithItsDevice checks that a write error of the target device is not reported as
+// damage of the bundle.
 func TestRootStopsWithItsDevice(t *testing.T) {
 	file, _, trust := newBundle(t)
 	r, err := Open(bytes.NewReader(file), trust)
@@ -338,8 +338,8 @@ func (c *counting) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestThreshold checks that the required number of trusted keys must have signed, that each key
-// counts once, and that other keys do not count.
+// TestThreshold checks that a statement is trusted only with signatures of the required number of
+// different trusted keys.
 func TestThreshold(t *testing.T) {
 	keys := make([]Key, 4)
 	var public []byte
@@ -361,7 +361,7 @@ func TestThreshold(t *testing.T) {
 	}
 	for _, threshold := range []int{-1, 0, 4} {
 		if _, err := all.WithThreshold(threshold); err == nil {
-			t.Errorf("%d of 3 signatures can be needed", threshold)
+			t.Errorf("a threshold of %d is accepted for 3 keys", threshold)
 		}
 	}
 	part := Part{SHA256: strings.Repeat("a", 64), Size: 1}
@@ -397,12 +397,12 @@ func TestThreshold(t *testing.T) {
 		}
 	}
 	if _, err := Verify([]byte(`{}`), Trust{}); err == nil {
-		t.Error("nobody is trusted, and something is believed")
+		t.Error("a statement is accepted without trusted keys")
 	}
 }
 
-// TestEpoch checks that the statement omits an epoch of 0, because versions without support for
-// epochs read it, and that an invalid epoch is rejected.
+// TestEpoch checks that the statement omits an epoch of 0, because old versions reject an unknown
+// field, and that an invalid epoch is rejected.
 func TestEpoch(t *testing.T) {
 	part := Part{SHA256: strings.Repeat("a", 64), Size: 1}
 	s := Statement{Version: "1", Profile: "test", Root: "r", RootImage: part, Packed: part, UKI: part, SBOM: part}
@@ -417,7 +417,8 @@ func TestEpoch(t *testing.T) {
 	}
 }
 
-// TestCountersign checks that another key can sign an existing bundle without another change of it.
+// TestCountersign checks that another key can sign an existing bundle, and that this changes only
+// the signatures.
 func TestCountersign(t *testing.T) {
 	file, root, first := newBundle(t)
 	key, err := NewKey()
@@ -429,7 +430,7 @@ func TestCountersign(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := read(bytes.NewReader(file), both); err == nil || !strings.Contains(err.Error(), "too few signatures") {
-		t.Errorf("before: %v", err)
+		t.Errorf("before the second signature: %v", err)
 	}
 	var out, again bytes.Buffer
 	if _, err := Countersign(&out, bytes.NewReader(file), key); err != nil {
@@ -445,15 +446,15 @@ func TestCountersign(t *testing.T) {
 	bad := bytes.Clone(file)
 	bad[bytes.LastIndex(bad, []byte("a kernel"))] ^= 1
 	if _, err := Countersign(io.Discard, bytes.NewReader(bad), key); !errors.Is(err, ErrDamaged) {
-		t.Errorf("a damaged one: %v", err)
+		t.Errorf("a damaged bundle: %v", err)
 	}
 	if _, err := Countersign(io.Discard, bytes.NewReader(file[:len(file)/2]), key); err == nil {
-		t.Error("half of one is signed")
+		t.Error("half of a bundle is signed")
 	}
 }
 
-// TestSkipRoot checks that the boot image of a bundle can be read, and is verified, without the
-// root image before it.
+// TestSkipRoot checks that a reader can skip the root image, and that the boot image after it is
+// still verified.
 func TestSkipRoot(t *testing.T) {
 	file, _, trust := newBundle(t)
 	read := func(file []byte) ([]byte, error) {

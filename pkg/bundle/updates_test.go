@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// The tests of this file show refusals of attacks; docs/updates.md has the table.
+// The tests of this file check that attacks on updates are rejected. docs/updates.md has a table of
+// the attacks.
 
 // member is a file of an archive.
 type member struct {
@@ -64,8 +65,8 @@ const (
 	atSBOM
 )
 
-// TestMixAndMatch combines the statement of a version with a part of another version. Both are
-// releases with valid signatures; the result is neither.
+// TestMixAndMatch combines the statement of a version with a part of another version, and checks
+// that the combination is rejected. Both versions are releases with valid signatures.
 func TestMixAndMatch(t *testing.T) {
 	file, _, trust := newBundle(t)
 	later, _, trustOfLater := newBundleWith(t, func(s *Source) { s.Version = "1.3.0" }, "another kernel", `{"name": "libc7"}`)
@@ -82,7 +83,7 @@ func TestMixAndMatch(t *testing.T) {
 			t.Errorf("the %s of another version: %v", name, err)
 		}
 	}
-	// The manifest of OCI is for other tools. A reader takes nothing from it.
+	// The OCI manifest is for other tools. A reader of bundles ignores it.
 	mixed := members(t, file)
 	mixed[atManifest] = members(t, later)[atManifest]
 	if s, err := ReadAll(bytes.NewReader(archiveOf(t, mixed...)), both); err != nil || s.Version != "1.2.0" {
@@ -90,8 +91,8 @@ func TestMixAndMatch(t *testing.T) {
 	}
 }
 
-// TestExtraneous checks that a bundle brings nothing beyond the parts in its statement: another
-// member is no part, and a statement that names something else is refused.
+// TestExtraneous checks that a bundle has no parts except those of its statement: a reader ignores
+// other members, and rejects a statement with an unknown field.
 func TestExtraneous(t *testing.T) {
 	file, _, trust := newBundle(t)
 	for name, at := range map[string]int{"before the statement": atStatement, "before the root image": atRoot, "before the kernel": atUKI, "before the bill of materials": atSBOM} {

@@ -30,7 +30,7 @@ type Source struct {
 }
 
 // Seal creates the statement of a source and signs it with each of the keys. The caller passes the
-// result to Write.
+// envelope to Write.
 func (s Source) Seal(keys ...Key) (envelope []byte, err error) {
 	statement := Statement{Version: s.Version, Profile: s.Profile, MinimumVersion: s.MinimumVersion, Epoch: s.Epoch, Root: s.Root}
 	for _, p := range []struct {

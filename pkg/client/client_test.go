@@ -81,8 +81,8 @@ func TestUnreachable(t *testing.T) {
 			if c.pin {
 				e.CA, e.Fingerprint = nil, pki.Fingerprint(leaf.Cert)
 			}
-			// Some servers that are no machines let the client wait until its deadline. The others
-			// have answered before it, also on a busy computer.
+			// Some of these servers let the client wait until its deadline. All others answer
+			// before the deadline, even on a busy computer.
 			limit := 2 * time.Second
 			if c.want == ErrUntrusted {
 				limit = time.Minute
@@ -101,7 +101,7 @@ func TestDialerIsUsed(t *testing.T) {
 	refused := errors.New("the closed network refuses")
 	e := Endpoint{Address: "m1", Fingerprint: "sha256:" + strings.Repeat("0", 64), Dialer: func(_ context.Context, address string) (net.Conn, error) {
 		if address != "m1:50000" {
-			t.Errorf("asked for %s", address)
+			t.Errorf("dialed %s", address)
 		}
 		return nil, refused
 	}}
@@ -161,15 +161,15 @@ func TestAccepts(t *testing.T) {
 	var seen *x509.Certificate
 	e := Endpoint{Address: listen(t, serveTLS(pair)), Cert: pair, CA: roots, Accepts: func(cert *x509.Certificate) error {
 		seen = cert
-		return errors.New("it was taken out of the cluster")
+		return errors.New("it was removed from the cluster")
 	}}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if _, err := Dial(ctx, e); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "it was taken out of the cluster") {
+	if _, err := Dial(ctx, e); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "it was removed from the cluster") {
 		t.Errorf("refused: %v", err)
 	}
 	if !leaf.Cert.Equal(seen) {
-		t.Errorf("judged was %v", seen)
+		t.Errorf("Accepts got the certificate %v", seen)
 	}
 	e.Accepts = func(*x509.Certificate) error { return nil }
 	if _, err := Dial(ctx, e); errors.Is(err, ErrUntrusted) {
@@ -177,8 +177,8 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// TestOver checks that a client over a connection of the caller returns this connection, and does
-// not close it.
+// TestOver checks a client that uses a connection of the caller: Conn returns this connection, and
+// Close does not close it.
 func TestOver(t *testing.T) {
 	conn, err := grpc.NewClient("passthrough:///machine", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

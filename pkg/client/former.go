@@ -15,8 +15,8 @@ import (
 )
 
 // methodNames selects the method names for the calls on a connection. A machine of a former version
-// does not know the present name of a renamed method. It rejects the call before any work, so the
-// client can repeat the call with the former name (api.FormerName).
+// does not know the present name of a renamed method. The machine rejects a call with this name
+// before any work, so the client can repeat the call with the former name (api.FormerName).
 type methodNames struct {
 	former atomic.Bool // the machine knows the former names
 }
@@ -51,9 +51,9 @@ func (n *methodNames) unary(ctx context.Context, method string, request, answer 
 	return err
 }
 
-// stream can repeat only calls with a single request. A call with several requests need not be
-// repeated: it always follows a unary call on the same connection, by which methodNames has found
-// out which names the machine knows.
+// stream opens a stream, and repeats the call with the second name if its first name is unknown. It
+// can repeat only calls with a single request. A call with several requests always follows a unary
+// call on the same connection, and methodNames then already knows the right name.
 func (n *methodNames) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	first, second := n.order(method)
 	s, err := open(ctx, desc, conn, first, options...)
@@ -63,8 +63,8 @@ func (n *methodNames) stream(ctx context.Context, desc *grpc.StreamDesc, conn *g
 	return &repeatable{ClientStream: s, again: func() (grpc.ClientStream, error) { return open(ctx, desc, conn, second, options...) }}, nil
 }
 
-// repeatable is the stream of a call with a single request. It repeats the call if the first answer
-// is that the machine does not know the method.
+// repeatable is the stream of a call with a single request. It repeats the call with the other name
+// if the machine does not know the method.
 type repeatable struct {
 	grpc.ClientStream
 	request any
@@ -90,7 +90,7 @@ func (s *repeatable) RecvMsg(answer any) error {
 		return err
 	}
 	s.ClientStream = repeated
-	// io.EOF: the call has ended, and RecvMsg returns the reason
+	// io.EOF means that the call has ended; RecvMsg returns the reason.
 	if err := s.ClientStream.SendMsg(s.request); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

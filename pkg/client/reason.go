@@ -31,8 +31,8 @@ var (
 
 // unverifiedError is an error of the handshake before the peer proved its identity. Alerts at that
 // time are not encrypted, so any host on the path can forge them. In particular, an alert about the
-// caller's certificate is not from a genuine server: it verifies that certificate only after it has
-// sent its own Finished message (RFC 8446).
+// caller's certificate cannot be genuine at that time: a server verifies this certificate only
+// after it has sent its own Finished message (RFC 8446).
 type unverifiedError struct{ error }
 
 func (e unverifiedError) Unwrap() error { return e.error }
@@ -50,7 +50,7 @@ const remoteAlert = "remote error: tls: "
 // offer the protocol that the client requests.
 const noProtocol = remoteAlert + "no application protocol"
 
-// alert is a TLS alert of a machine (RFC 8446, section 6.2), by its text in crypto/tls, with its
+// alert is a TLS alert of a machine (RFC 8446, section 6.2): its text in crypto/tls, and its
 // meaning.
 type alert struct {
 	alert   string
@@ -109,8 +109,8 @@ func reasonOf(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
 
-// lastError holds the newest error of a connection. It is necessary because gRPC reports only the
-// text of the error.
+// lastError holds the newest error of a connection, because gRPC reports only the text of the
+// error.
 type lastError struct {
 	mu  sync.Mutex
 	err error
@@ -132,10 +132,10 @@ func (l *lastError) reason() error { return reasonOf(l.get()) }
 
 // watchedTLS stores the error of a failed handshake. In TLS 1.3 a client completes the handshake
 // before the server has verified the client certificate, so a rejection arrives only with the first
-// read after the handshake. watchedTLS reads before it writes: if the server has closed the
-// connection, it answers written data with a reset, and the reset discards the unread rejection.
-// The early read loses no data, because a server speaks first (its settings, RFC 9113, section
-// 3.4).
+// read after the handshake. watchedTLS reads before it writes: a server that has closed the
+// connection answers written data with a reset, and the reset discards the unread rejection. The
+// early read does not block, because the server sends the first data, its settings (RFC 9113,
+// section 3.4).
 type watchedTLS struct {
 	credentials.TransportCredentials
 	seen *lastError
@@ -159,7 +159,7 @@ func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw 
 
 // readFirst reads the first data of the machine.
 func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
-	// if SetReadDeadline fails, the read fails, too
+	// If SetReadDeadline fails, the read fails, too.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	first := make([]byte, 4<<10)
 	n, err := conn.Read(first)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Addon is the document of an add-on: objects that the control plane applies to the cluster, and
-// the permissions with which it does so. A configuration can contain several add-ons, each with its
-// own name.
+// Addon is the document of an add-on: the objects that the control plane applies to the cluster,
+// and the permissions that it uses for them. A configuration can contain several add-ons, each with
+// its own name.
 type Addon struct {
 	Metadata Metadata  `yaml:"metadata" jsonschema:"required"`
 	Spec     AddonSpec `yaml:"spec" jsonschema:"required"`
@@ -67,8 +67,8 @@ type AddonRequires struct {
 	Kubernetes AtLeast `yaml:"kubernetes,omitempty"`
 }
 
-// APIGroup is an API group. The core group has an empty name, but differs from the zero value,
-// which means that no group is given.
+// APIGroup is an API group. The zero value means that no group is given; it differs from the core
+// group, which has an empty name.
 type APIGroup struct {
 	name  string
 	given bool
@@ -135,7 +135,7 @@ func (a AtLeast) MarshalText() ([]byte, error) { return []byte(a.String()), nil 
 // Version returns the minimum version, such as "1.36"; "" for the zero value.
 func (a AtLeast) Version() string { return a.version }
 
-// DefaultNamespace returns the namespace of objects that do not specify one.
+// DefaultNamespace returns the namespace of objects that specify no namespace.
 func (s AddonSpec) DefaultNamespace() string {
 	switch {
 	case s.Namespace != "":

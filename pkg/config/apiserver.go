@@ -78,7 +78,7 @@ type NamespaceLabels struct {
 	Labels    map[string]string `yaml:"labels" jsonschema:"required"`
 }
 
-// IsZero reports whether nothing is configured, so that the plugin is disabled.
+// IsZero reports whether nothing is configured. The plugin is then disabled.
 func (p PodNodeSelector) IsZero() bool { return len(p.Default)+len(p.Allowed) == 0 }
 
 // ResourceQuota configures the admission plugin ResourceQuota.
@@ -113,7 +113,7 @@ type AuditRule struct {
 	OmitManagedFields bool            `yaml:"omitManagedFields"`
 }
 
-// AuditResource are resources of an API group.
+// AuditResource selects resources of an API group.
 type AuditResource struct {
 	Group         APIGroup `yaml:"group,omitempty"`
 	Resources     []string `yaml:"resources,omitempty"`

@@ -75,8 +75,9 @@ func isRepository(name string) bool {
 	return true
 }
 
-// registryHost validates the host or host:port of a registry. A name with neither a dot nor a port
-// is invalid, except localhost, because in an image name it would be the first part of a path.
+// registryHost validates the host or host:port of a registry. Except for localhost, a name without
+// a dot and without a port is invalid, because it would be the first part of a path in an image
+// name.
 func registryHost(s string) error {
 	host, digits, err := net.SplitHostPort(s)
 	if err != nil {

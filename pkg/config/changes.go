@@ -78,7 +78,7 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 		for i := range some.NumField() {
 			d.compare(path+"."+fieldName(some.Type().Field(i)), part(a, reflect.Value.Field, i), part(b, reflect.Value.Field, i))
 		}
-		// an empty block, for example "firewall: {}", differs from a missing block
+		// An empty block, for example "firewall: {}", differs from a missing block.
 		if optional && a.IsValid() != b.IsValid() && len(d.lines) == lines {
 			d.lines = append(d.lines, path+": "+emptyOrNone(a)+" → "+emptyOrNone(b))
 		}
@@ -105,8 +105,8 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 	}
 }
 
-// entry returns the text for a value in a map. Unlike an empty field, an empty value differs from a
-// missing key.
+// entry returns the text for a value in a map. An empty value gets its own text, because it differs
+// from a missing key.
 func entry(v reflect.Value) string {
 	if v.IsValid() && v.Kind() == reflect.String && v.Len() == 0 {
 		return `""`
@@ -159,8 +159,8 @@ func displayText(v reflect.Value) string {
 	return text
 }
 
-// completeText returns the complete text of a value, for the comparison of values that displayText
-// shortens.
+// completeText returns the complete text of a value. It is for comparisons, because displayText
+// shortens some values.
 func completeText(v reflect.Value) string {
 	if !v.IsValid() {
 		return ""

@@ -14,7 +14,7 @@ import (
 )
 
 // value decodes a node into v. It reports every problem with its position. If a node has a problem,
-// the part of v for this node keeps its value.
+// the part of v for this node is unchanged.
 func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 {
 		d.broken[path] = true // checkSubset has reported the problem
@@ -105,8 +105,8 @@ func (d *decoder) key(key *yaml.Node, path string, seen map[string]int) bool {
 	return true
 }
 
-// unknown adds a problem for an unknown field. It names the most similar known field, or the other
-// blocks that have a field with this name.
+// unknown adds a problem for an unknown field. The problem names the most similar known field, or
+// the other blocks that have a field with this name.
 func (d *decoder) unknown(key *yaml.Node, path string, known []string) {
 	w := wrong{reason: "unknown field", nearest: nearest(key.Value, known)}
 	if reason := fixedSettings()[path+"."+key.Value]; reason != "" {
@@ -192,8 +192,8 @@ func (d *decoder) list(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(items)
 }
 
-// mapping decodes a map of strings or of booleans. In a map of strings, a value can also be an
-// integer without quotes, which becomes its text, or an empty string, which is common for labels.
+// mapping decodes a map of strings or of booleans. In a map of strings, a value can be empty, which
+// is common for labels, and an integer without quotes becomes a string.
 func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.mismatch(n, path, v.Type())

@@ -15,11 +15,11 @@ import (
 // digestSize is the size of the digest of a field in bytes.
 const digestSize = 16
 
-// ClusterDigests returns a digest of each field of the Cluster document, by the path of the field
-// ("Cluster.spec.endpoint"); nil without the document. The whole content of a list, a map or an
+// ClusterDigests maps the path of each field of the Cluster document ("Cluster.spec.endpoint") to a
+// digest. It returns nil if there is no Cluster document. The whole content of a list, a map or an
 // optional block has a single digest, so two machines with the same version of the system have the
 // same paths. A digest is an HMAC (RFC 2104, SHA-256) of the path and the value, secrets included,
-// with a key of the caller. So a digest does not help to guess a secret unless the key is known.
+// with a key of the caller. So a digest helps to guess a secret only if the key is known.
 func ClusterDigests(c *Config, key []byte) map[string][]byte {
 	if c == nil || c.Cluster == nil {
 		return nil
@@ -27,14 +27,15 @@ func ClusterDigests(c *Config, key []byte) map[string][]byte {
 	out := map[string][]byte{}
 	digestFields("Cluster", reflect.ValueOf(c.Cluster).Elem(), func(path string, v reflect.Value) {
 		mac := hmac.New(sha256.New, key)
-		// a hash does not fail
+		// A write to a hash does not fail.
 		_, _ = fmt.Fprintf(mac, "%s\x00%s", path, exactText(path, v))
 		out[path] = mac.Sum(nil)[:digestSize]
 	})
 	return out
 }
 
-// digestFields calls each for each field below path that is not a plain block of other fields.
+// digestFields calls the function each for each field below path, except for plain blocks of other
+// fields.
 func digestFields(path string, v reflect.Value, each func(path string, v reflect.Value)) {
 	if v.Kind() != reflect.Struct {
 		each(path, v)
@@ -61,7 +62,7 @@ func exactText(path string, v reflect.Value) []byte {
 		err = enc.Close()
 	}
 	if err != nil {
-		// the nodes are valid, and the buffer cannot fail
+		// This cannot happen: the nodes are valid, and a write to the buffer does not fail.
 		panic(fmt.Sprintf("config: cannot print %s: %v", path, err))
 	}
 	return out.Bytes()

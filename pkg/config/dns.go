@@ -17,7 +17,7 @@ type ClusterDNS struct {
 	CacheTTL    Duration     `yaml:"cacheTTL" limits:"whole seconds, 1s to 1h"`
 }
 
-// StubDomain is a domain with its own resolvers.
+// StubDomain is a DNS domain with its own resolvers.
 type StubDomain struct {
 	Domain  string      `yaml:"domain" jsonschema:"required"`
 	Servers NameServers `yaml:"servers" jsonschema:"required"`
@@ -77,8 +77,8 @@ func (n NameServer) String() string {
 // MarshalText returns String.
 func (n NameServer) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// Limits that practical clusters do not reach. They bound the number of resolvers that CoreDNS
-// checks and that operators must read.
+// These limits are higher than practical clusters need. They bound the number of resolvers that
+// CoreDNS checks and that operators have to read.
 const (
 	MaxNameServers = 8 // CoreDNS accepts 15 (plugin/forward)
 	maxStubDomains = 64
@@ -108,8 +108,8 @@ func (v dnsValidator) clusterDNS(path string, dns *ClusterDNS) {
 	}
 }
 
-// stubDomain checks that the domain does not take over names of the cluster: CoreDNS sends a query
-// to the resolvers of the longest matching domain.
+// stubDomain checks that the DNS domain contains no names of the cluster, because CoreDNS sends a
+// query to the resolvers of the longest matching domain.
 func (v dnsValidator) stubDomain(path, domain string) {
 	n := v.networks
 	if domain == "" {
@@ -182,8 +182,8 @@ func reverseZone(domain string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, len(labels)*bits), ok
 }
 
-// nameServers rejects addresses at which no resolver can run, and addresses by which the cluster's
-// DNS would query itself: queries to both would wait for their timeout.
+// nameServers rejects addresses at which no resolver can run, and addresses at which the cluster's
+// DNS would query itself. Queries to such addresses would fail only after their timeout.
 func (v dnsValidator) nameServers(path string, list NameServers) {
 	n := v.networks
 	if len(list) > MaxNameServers {
@@ -242,7 +242,7 @@ func (c *Config) machineAddress(a netip.Addr) string {
 	return c.ownAddress(a)
 }
 
-// resolverProblem returns the reason why an address cannot be that of a resolver; nil if it can. It
+// resolverProblem returns the reason why an address cannot belong to a resolver; nil if it can. It
 // rejects link-local addresses because CoreDNS ignores the zone of an address.
 func resolverProblem(a netip.Addr) *wrong {
 	if w := serverProblem(a); w != nil {
@@ -269,9 +269,9 @@ func serverProblem(a netip.Addr) *wrong {
 	return nil
 }
 
-// CheckNameServer returns an error if the cluster's DNS cannot use a resolver address from the
-// network (DHCP): no resolver can have the address, or the address is in a range of the cluster, so
-// that the cluster's DNS could query itself.
+// CheckNameServer returns an error if the cluster's DNS cannot use the address of a resolver that
+// the network names (DHCP). The reason is that no resolver can have the address, or that the
+// address is in a range of the cluster, in which the cluster's DNS could query itself.
 func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
 	if w := resolverProblem(a); w != nil {
 		return errors.New(w.reason)

@@ -107,9 +107,9 @@ func (d *DirectHosts) UnmarshalText(text []byte) error {
 // MarshalText returns the text.
 func (d DirectHosts) MarshalText() ([]byte, error) { return []byte(d), nil }
 
-// directHosts returns an error for an invalid entry. It also rejects texts that have another
-// meaning in the library's list of hosts: "*", which disables the proxy, and spaces and commas,
-// which separate entries.
+// directHosts returns an error for an invalid entry. It also rejects texts with a special meaning
+// in the library's list of hosts: "*", which disables the proxy, and spaces and commas, which
+// separate entries.
 func directHosts(s string) error {
 	if strings.ContainsRune(s, '/') {
 		n, err := netip.ParsePrefix(s)

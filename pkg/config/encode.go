@@ -39,7 +39,7 @@ func encode(c *Config, pr printer) []byte {
 		doc := pr.structure(d.value, d.path)
 		doc.Content = append([]*yaml.Node{scalar("apiVersion"), scalar(APIVersion), scalar("kind"), scalar(d.kind)}, doc.Content...)
 		if err := enc.Encode(doc); err != nil {
-			// the nodes are valid, and the buffer cannot fail
+			// This cannot happen: the nodes are valid, and a write to the buffer does not fail.
 			panic(fmt.Sprintf("config: cannot print a %s document: %v", d.kind, err))
 		}
 	}
@@ -114,7 +114,7 @@ func leaf(v reflect.Value) (string, bool) {
 	if m, ok := v.Interface().(encoding.TextMarshaler); ok && v.Kind() != reflect.Pointer {
 		text, err := m.MarshalText()
 		if err != nil {
-			// no type in use returns an error
+			// This cannot happen: the methods of these types return no errors.
 			panic(fmt.Sprintf("config: cannot print %s: %v", v.Type(), err))
 		}
 		return string(text), true

@@ -34,14 +34,15 @@ const (
 // repositories below a path (registry.example.com/team/*), or AnyRepository.
 type RepositoryPattern string
 
-// AnyRepository matches every repository, and in SignedAs also signatures that name no repository.
+// AnyRepository matches every repository. In SignedAs, it also permits signatures that name no
+// repository.
 const AnyRepository RepositoryPattern = "*"
 
 const wantRepositoryPattern = `a repository with its registry, such as registry.example.com/team/app, all below a path, such as registry.example.com/*, or "*" for all`
 
-// UnmarshalText parses a pattern. A name must be complete, with docker.io/library/ or docker.io/
-// where an image of a pod can omit it: containerd completes the names of images before rules are
-// applied, so an incomplete pattern would match no image.
+// UnmarshalText parses a pattern. A name must be complete: it must contain docker.io/library/ or
+// docker.io/ even where an image of a pod can omit it. containerd completes the names of images
+// before rules are applied, so an incomplete pattern would match no image.
 func (p *RepositoryPattern) UnmarshalText(text []byte) error {
 	s := string(text)
 	if RepositoryPattern(s) == AnyRepository {

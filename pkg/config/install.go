@@ -60,8 +60,8 @@ func (r *SizeRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// nearestRange guesses the range that a text with a missing or wrong operator means; "" if it
-// cannot.
+// nearestRange guesses the intended range of a text with a missing or wrong operator. It returns ""
+// if it finds none.
 func nearestRange(text string) string {
 	number := strings.TrimSpace(strings.TrimLeft(text, "><= "))
 	var b Bytes

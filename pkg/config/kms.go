@@ -52,9 +52,9 @@ func (t *Transit) defaults()            { t.Mount = "transit" }
 func (a *AppRole) defaults()            { a.Mount = "approle" }
 func (c *TransitCertificate) defaults() { c.Mount = "cert" }
 
-// Name identifies the key. The name is stored with the data that the key encrypts, and keys are
-// compared by name. It does not depend on the address of the key manager, because the address can
-// change.
+// Name returns a name that identifies the key. The name is stored with the data that the key
+// encrypts, and keys are compared by name. It does not depend on the address of the key manager,
+// because the address can change.
 func (k *KMS) Name() string {
 	if k == nil || k.Transit == nil {
 		return ""
@@ -134,8 +134,8 @@ func (v clusterValidator) transitLogin(path string, t *Transit) {
 	}
 }
 
-// transitPath validates a field that becomes a part of the path of a request. An empty text means
-// that the field is omitted, because the decoder rejects empty texts.
+// transitPath validates a field that becomes a part of the path of a request. It ignores an empty
+// text: the field was omitted, because the decoder rejects a field with an empty text.
 func (v clusterValidator) transitPath(path, text, want string) {
 	if text != "" && !isPrefix(text) {
 		v.on(path, wrong{reason: fmt.Sprintf("%s is not such a name", quote(text)), expected: want + `: letters, digits, ".", "_" and "-", with "/" between names`, nearest: nearestPrefix(text)})

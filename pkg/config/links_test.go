@@ -32,8 +32,8 @@ func TestGateways(t *testing.T) {
 		"{name: eth0, addresses: [10.0.0.7/23], routes: [{to: 0.0.0.0/0, via: 10.0.0.255}]}":              "",
 		"{name: eth0, addresses: [192.0.2.1/31], routes: [{to: 0.0.0.0/0, via: 192.0.2.0}]}":              "",
 		"{name: eth0, addresses: ['2001:db8::7/64'], routes: [{to: '::/0', via: '2001:db8::'}]}":          "",
-		// A route with a gateway does not make another gateway reachable: the kernel requires the
-		// next hop to be on the link.
+		// A gateway must not be reachable only through another gateway, because the kernel requires
+		// the next hop to be on the link.
 		"{name: eth0, addresses: [10.0.0.7/24], routes: [{to: 172.31.1.1/32, via: 10.0.0.1}, {to: 0.0.0.0/0, via: 172.31.1.1}]}": "is on none of the link's networks",
 		"{name: eth0, addresses: ['2001:db8::7/128'], routes: [{to: '::/0', via: '2001:db8:1::1'}]}":                             "add a route to it: {to: 2001:db8:1::1/128}",
 	} {
@@ -69,14 +69,15 @@ const (
 	testPeerKey    = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 )
 
-// TestStacks checks combinations of links: each entry is the fields of Network.spec and a part of
-// the problem; "" for a valid configuration.
+// TestStacks checks combinations of links. Each entry maps the fields of Network.spec to a part of
+// the expected problem, or to "" for a valid configuration.
 func TestStacks(t *testing.T) {
 	tunnel := func(name, port, peer string) string {
 		return "{name: " + name + ", wireguard: {privateKey: " + testPrivateKey + ", listenPort: " + port + ", peers: [{publicKey: " + testPeerKey + ", " + peer + "}]}}"
 	}
 	for spec, want := range map[string]string{
-		// The kernel has a link-local address once per link, and a VRF has its own addresses.
+		// Two links can have the same link-local address. Links in different VRFs can have the same
+		// address of any kind.
 		"links: [{name: eth0, addresses: ['fe80::1/64']}, {name: eth1, addresses: ['fe80::1/64']}]":                                                                             "",
 		"links: [{name: eth0, addresses: ['fe80::1/64', 'fe80::1/64']}]":                                                                                                        "fe80::1 is also in Network.spec.links[0].addresses[0]",
 		"links: [{name: eth0, addresses: [10.0.0.5/24]}, {name: eth1, addresses: [10.0.0.5/24]}, {name: red, vrf: {table: 100, members: [eth1]}}]":                              "",
@@ -90,8 +91,8 @@ func TestStacks(t *testing.T) {
 		"links: [{match: {name: 'eth[^0]'}, dhcp4: true}]":                          `"eth[^0]"`,
 		"links: [{name: bond0, bond: {mode: active-backup, members: ['eth[^0]']}}]": `"eth[^0]"`,
 		"links: [{name: dummy0, dummy: true, dhcp4: true}]":                         "a dummy has no DHCP",
-		// A VLAN has at most the MTU of its parent, and by default the same. The MTU of a driver
-		// and of a lease are unknown.
+		// A VLAN has at most the MTU of its parent, and by default the same MTU. The MTU that a
+		// driver or a lease sets is unknown.
 		"links: [{name: eth0, mtu: 1500}, {name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}]":                                                                                             "is larger than the MTU 1500 of eth0",
 		"links: [{name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}, {name: eth0, mtu: 9000}]":                                                                                             "",
 		"links: [{name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}]":                                                                                                                      "",
@@ -111,7 +112,8 @@ func TestStacks(t *testing.T) {
 		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821, peers: [{publicKey: '$OWN', allowedIPs: [10.1.0.0/16]}]}}]":                    "the public key of privateKey",
 		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821}, routes: [{to: 10.50.0.0/16}]}, {name: eth0, addresses: [10.0.0.5/24]}]":       "",
 		"links: [{name: eth0, addresses: [10.0.0.5/24]}, {name: eth1}], routes: [{to: 10.9.0.0/16, nextHops: [{link: eth0, via: 10.0.0.255}, {link: eth1, via: 10.0.1.255}]}]": "Network.spec.routes[0].nextHops[0].via: 10.0.0.255 is the network or broadcast address",
-		// A route and a rule are each once in the kernel, also if a default is written out.
+		// The kernel has each route and each rule only once. Two items that differ only in an
+		// explicit default are the same.
 		"routes: [{to: 10.0.0.0/8, type: blackhole}, {to: 10.0.0.0/8, type: prohibit, metric: 512}]":                     "10.0.0.0/8 with metric 512 is also in routes[0]",
 		"rules: [{priority: 5, from: 10.0.0.0/8, table: 100}, {priority: 5, from: 10.1.0.0/16, table: 200}]":             "the same priority as rules[0]",
 		"rules: [{priority: 5, from: 10.0.0.0/16, table: 100}, {priority: 5, from: 10.1.0.0/16, table: 200}]":            "",

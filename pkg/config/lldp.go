@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// LLDPLabel is a label of the Node with a value from an announcement of a neighbor of the machine
-// (LLDP, IEEE 802.1AB).
+// LLDPLabel is a label of the Node. Its value comes from the announcement of a neighbor of the
+// machine (LLDP, IEEE 802.1AB).
 type LLDPLabel struct {
 	Key  string    `yaml:"key" jsonschema:"required"`
 	From LLDPField `yaml:"from" jsonschema:"required"`
@@ -14,7 +14,7 @@ type LLDPLabel struct {
 	Link string `yaml:"link,omitempty"`
 	// The value of the label is the part of the neighbor's text after the first After and before
 	// the next Before. An empty After means the beginning of the text, and an empty Before its end.
-	// If the text does not contain a separator, the Node gets no label.
+	// If the text lacks one of the given separators, the Node gets no label.
 	After  string `yaml:"after,omitempty"`
 	Before string `yaml:"before,omitempty"`
 }
@@ -41,14 +41,15 @@ type LLDP struct {
 	Announce bool `yaml:"announce"`
 }
 
-// maxSeparator is the maximum length of a separator in bytes: the maximum length of a text in LLDP.
+// maxSeparator is the maximum length of a separator in bytes. Texts in LLDP have the same maximum
+// length.
 const maxSeparator = 255
 
 // lldpLabels validates the labels from neighbors. Each label has a single source: Labels, or an
 // item of LLDPLabels.
 func (v machineValidator) lldpLabels(path string, n *Node) {
 	if all := len(n.Labels) + len(n.LLDPLabels); len(n.LLDPLabels) > 0 && all > maxLabels {
-		v.on(path, wrong{reason: fmt.Sprintf("%d labels with those in labels", all), expected: fmt.Sprintf("at most %d", maxLabels)})
+		v.on(path, wrong{reason: fmt.Sprintf("%d labels together with the field labels", all), expected: fmt.Sprintf("at most %d", maxLabels)})
 	}
 	seen := map[string]int{}
 	for i, l := range n.LLDPLabels {

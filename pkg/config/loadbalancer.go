@@ -12,9 +12,9 @@ type LoadBalancer struct {
 	Pools []AddressPool `yaml:"pools,omitempty"`
 }
 
-// AddressPool is a set of addresses for Services, which nothing else in the network may use. If the
-// machines announce the addresses by ARP and NDP (AnnounceLink), the addresses must belong to the
-// network of the machines.
+// AddressPool is a set of addresses for Services. No other user of the network may have these
+// addresses. If the machines announce the addresses by ARP and NDP (AnnounceLink), the addresses
+// must belong to the network of the machines.
 type AddressPool struct {
 	Name      string         `yaml:"name" jsonschema:"required"`
 	Ranges    []AddressRange `yaml:"ranges" jsonschema:"required"`
@@ -22,8 +22,8 @@ type AddressPool struct {
 	Announce  Announcement   `yaml:"announce"`
 }
 
-// AddressRange is the range of addresses from First to Last, of one family. Its text is a network,
-// or "first-last".
+// AddressRange is the range of addresses from First to Last, both of the same family. Its text
+// format is a network, or "first-last".
 type AddressRange struct{ First, Last netip.Addr }
 
 const wantAddressRange = "a network or first-last, such as 192.0.2.64/27 or 192.0.2.100-192.0.2.120"

@@ -28,9 +28,8 @@ func (p *PodLogging) defaults() { p.Exclude, p.LinesPerSecond = []string{"kube-s
 // all items.
 const maxLogNamespaces = 64
 
-// Receiver is a remote receiver of logs. The machine sends the lines from its own storage: after a
-// time in which a receiver was unreachable, only lines that the machine has deleted meanwhile are
-// missing.
+// Receiver is a remote receiver of logs. The machine sends the lines that it has stored. So a
+// receiver that was unreachable for a time misses only lines that the machine deleted in this time.
 type Receiver struct {
 	Name       string      `yaml:"name" jsonschema:"required"`
 	Address    HostPort    `yaml:"address" jsonschema:"required"`

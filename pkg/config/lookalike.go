@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A file for another system gets a single problem that names the probable type of the file, because
-// an error such as "the document has no kind" would not help.
+// This file recognizes files for other systems. Such a file gets a single problem that names its
+// probable type, because an error such as "the document has no kind" would not help.
 
 // lookalike returns the probable type of a text that contains no document of Orlop OS; "" if the
 // type is unknown.
@@ -51,8 +51,8 @@ func typeByFirstLine(text []byte) string {
 	return ""
 }
 
-// typeByLine returns the type of a file by a line that occurs in files of this type only, or "". It
-// is for files that are not YAML mappings.
+// typeByLine returns the type of a file if the line occurs only in files of this type, otherwise
+// "". It is for files that are not YAML mappings.
 func typeByLine(line string) string {
 	table, isTable := strings.CutPrefix(line, "[")
 	table, closed := strings.CutSuffix(strings.TrimLeft(table, "["), "]")

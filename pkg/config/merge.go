@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Merge applies a patch to documents. The patch is a stream of YAML documents, each a JSON merge
+// Merge applies a patch to documents. The patch is a stream of YAML documents. Each is a JSON merge
 // patch (RFC 7396) for the document of the same kind: a field of the patch replaces the field of
 // the document, mappings are merged, lists are replaced as a whole, and null removes a field. A
 // document of a new kind is added. Volume and Addon documents are matched by name; spec: null
@@ -55,9 +55,9 @@ func Merge(documents, patch []byte) ([]byte, error) {
 	return writeDocuments(base)
 }
 
-// Diff returns the smallest patch with which Merge converts before to after; it is empty if both
-// are equal. Diff fails if after lacks a document of before that is neither a volume nor an add-on,
-// because a patch cannot remove such a document.
+// Diff returns the smallest patch with which Merge converts before to after. The patch is empty if
+// both are equal. Diff fails if after lacks a document of before, because a patch cannot remove
+// documents. It can remove only volumes and add-ons.
 func Diff(before, after []byte) ([]byte, error) {
 	was, err := readDocuments(before)
 	if err != nil {
@@ -186,7 +186,8 @@ func kindOf(doc *yaml.Node) string {
 	return ""
 }
 
-// identity returns the kind of a document; for a volume or an add-on, its path with kind and name.
+// identity returns a text that identifies a document: for a volume or an add-on, its path with kind
+// and name; for any other document, its kind.
 func identity(doc *yaml.Node) string {
 	kind := kindOf(doc)
 	if !isNamed(kind) {
@@ -240,8 +241,8 @@ func mergeMapping(into, patch *yaml.Node) {
 	into.Style &^= yaml.FlowStyle // added values may not fit on the line
 }
 
-// withoutNulls returns a copy of a value that the patch adds, without its null fields (RFC 7396,
-// section 2).
+// withoutNulls returns a copy of a value without its null fields. A patch adds values in this form
+// (RFC 7396, section 2).
 func withoutNulls(v *yaml.Node) *yaml.Node {
 	if v.Kind != yaml.MappingNode {
 		return v

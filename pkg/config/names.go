@@ -67,7 +67,7 @@ func hostOrAddr(s string) error {
 // candidate that differs only in case has priority. Of the other candidates, at most a third of the
 // characters of name may differ.
 func nearest(name string, candidates []string) string {
-	const longest = 64 // a longer name is no typing error
+	const longest = 64 // a longer name gets no candidate
 	if len(name) > longest {
 		return ""
 	}
@@ -84,7 +84,7 @@ func nearest(name string, candidates []string) string {
 }
 
 // distance counts the insertions, deletions, replacements and swaps of adjacent characters from a
-// to b (optimal string alignment), It compares bytes, because the known names are ASCII.
+// to b (optimal string alignment). It compares bytes, because the known names are ASCII.
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -27,14 +27,13 @@ type NetworkSpec struct {
 
 // Firewall makes the kernel drop unnecessary incoming connections. It admits all hosts to the
 // management API (TCP port 50000) and, on a control-plane machine, to the Kubernetes API (6443). It
-// admits the cluster's control-plane machines to the other ports that they need. Two exceptions
-// apply to port 10250. On a worker with empty Cluster.spec.controlPlanes, all hosts are admitted.
-// In a cluster with only IPv6 addresses in Cluster.spec.controlPlanes and pods that also have IPv4,
-// all IPv4 hosts are admitted. The firewall also admits packets between pods of different machines,
-// packets of pods to their own machine, DHCP, ICMP, and replies to connections of the machine. It
-// does not filter traffic to pods, including traffic through node ports, hostPorts and
-// load-balancer addresses; network policies and the loadBalancerSourceRanges of Services are for
-// this.
+// admits the cluster's control-plane machines to the other ports that they need. Port 10250 has two
+// exceptions. It is open to all hosts on a worker with empty Cluster.spec.controlPlanes. It is open
+// to all IPv4 hosts if Cluster.spec.controlPlanes contains only IPv6 addresses and pods also have
+// IPv4. The firewall also admits packets between pods of different machines, packets of pods to
+// their own machine, DHCP, ICMP, and replies to connections of the machine. The firewall does not
+// filter traffic to pods, even through node ports, hostPorts and load-balancer addresses. Network
+// policies and the loadBalancerSourceRanges of Services can filter this traffic.
 type Firewall struct {
 	Allow []FirewallRule `yaml:"allow,omitempty"`
 }

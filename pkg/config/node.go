@@ -82,9 +82,9 @@ const (
 	maxTaints = 32
 )
 
-// kubeletLabels are the labels of Kubernetes that a kubelet may set on its Node, without the labels
-// that the kubelet sets to values of its own (k8s.io/kubelet/pkg/apis, well_known_labels.go).
-// kubeletDomains are domains below which a kubelet may set any label.
+// kubeletLabels are labels of Kubernetes that a kubelet may set on its Node
+// (k8s.io/kubelet/pkg/apis, well_known_labels.go). Labels for which the kubelet determines the
+// values itself are omitted. kubeletDomains are domains below which a kubelet may set any label.
 var (
 	kubeletLabels  = []string{"node.kubernetes.io/instance-type", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"}
 	kubeletDomains = []string{"kubelet.kubernetes.io", "node.kubernetes.io"}
@@ -97,8 +97,8 @@ var currentLabels = map[string]string{
 	"failure-domain.beta.kubernetes.io/zone":   "topology.kubernetes.io/zone",
 }
 
-// labelProblem returns the reason why a machine cannot set a label with this key on its Node. The
-// field reason is empty if the machine can set it.
+// labelProblem returns the problem if a machine cannot set a label with this key on its Node.
+// Otherwise it returns a zero value, with an empty reason.
 func labelProblem(key string) (w wrong) {
 	domain, _, found := strings.Cut(key, "/")
 	const byKubectl = "set it with `kubectl label node`; the system does not change it"
@@ -119,8 +119,8 @@ func labelProblem(key string) (w wrong) {
 	return wrong{}
 }
 
-// OwnTaint returns the reason why a configuration cannot set a taint with this key: Kubernetes or
-// the system manages the taint. It returns "" if a configuration can set it.
+// OwnTaint returns the reason why a configuration cannot set a taint with this key, because
+// Kubernetes or the system manages the taint. It returns "" if a configuration can set the taint.
 func OwnTaint(key string) string {
 	domain, _, _ := strings.Cut(key, "/")
 	switch {
@@ -151,7 +151,7 @@ func (v machineValidator) node(path string, n *Node) {
 		} else if w := labelProblem(key); w.reason != "" {
 			v.on(at, w)
 		} else if slices.Contains(kubeletLabels, key) && n.Labels[key] == "" {
-			// the kubelet would remove such a label with an empty value
+			// The kubelet removes such a label if its value is empty.
 			v.on(at, wrong{reason: "is empty", expected: "a value", hint: "omit it if it is not needed"})
 		}
 		v.labelValue(at, n.Labels[key])

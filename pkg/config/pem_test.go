@@ -44,8 +44,8 @@ func issue(t *testing.T, name string, by *CertKey, change func(*x509.Certificate
 	return pair
 }
 
-// TestBundle checks how certificates are parsed in texts: several in a bundle, only one in a
-// certificate.
+// TestBundle checks that a Bundle is parsed from a text with one or more certificates, and a
+// Certificate only from a text with exactly one.
 func TestBundle(t *testing.T) {
 	one, two := issue(t, "one", nil, nil), issue(t, "two", nil, nil)
 	a, b, key := one.Cert.PEM(), two.Cert.PEM(), one.Key.PEM()
@@ -96,7 +96,7 @@ func TestBundle(t *testing.T) {
 					t.Errorf("%v, %s; want %q", err, got, c.says)
 				}
 				if err != nil && strings.Contains(err.Error(), body[1]) {
-					t.Error("what was read is in the message")
+					t.Error("the message contains the rejected text")
 				}
 				return
 			}
@@ -106,11 +106,11 @@ func TestBundle(t *testing.T) {
 			}
 			again, err := ParseBundle(got.PEM())
 			if err != nil || again.PEM() != got.PEM() {
-				t.Errorf("written and read again: %v", err)
+				t.Errorf("the printed text cannot be parsed: %v", err)
 			}
 			single, err := ParseCertificate(c.text)
 			if (err == nil) != (c.count == 1) || err == nil && single.PEM() != got.PEM() {
-				t.Errorf("as one certificate: %v", err)
+				t.Errorf("parsed as one certificate: %v", err)
 			}
 		})
 	}
@@ -129,13 +129,13 @@ func TestBundle(t *testing.T) {
 	}
 	for _, text := range []string{key + two.Key.PEM(), key + a, a} {
 		if _, err := ParsePrivateKey(text); err == nil {
-			t.Error("more than a key, or none, is taken")
+			t.Error("a text without a key, or with more than one, is accepted")
 		}
 	}
 }
 
-// TestRoots checks that each CA of the cluster, including the accepted CAs, must be a root that may
-// sign.
+// TestRoots checks that each CA of the cluster, including the accepted CAs, must be a self-signed
+// CA that may sign certificates.
 func TestRoots(t *testing.T) {
 	root := issue(t, "root", nil, nil)
 	impostor := issue(t, "root", nil, nil)
@@ -187,8 +187,9 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// TestPurposes checks that a root is refused if and only if clients would refuse the certificates
-// that it signs in its place: as each CA of the cluster, presented and accepted.
+// TestPurposes checks each root as each CA of the cluster: as the CA that signs, and as an accepted
+// CA. The configuration must be rejected if and only if clients would reject the certificates that
+// the root signs as this CA.
 func TestPurposes(t *testing.T) {
 	const ofServers, ofClients, names = "may not sign certificates of servers", "may not sign certificates of clients", "(name constraints)"
 	usages := func(all ...x509.ExtKeyUsage) func(*x509.Certificate) {
@@ -199,8 +200,8 @@ func TestPurposes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*x509.Certificate)
-		both   string // the message as a CA of servers and clients
-		client string // the message as a CA of clients only
+		both   string // the message if the root signs for servers and clients
+		client string // the message if the root signs for clients only
 	}{
 		{"a root", nil, "", ""},
 		{"of servers and clients", usages(x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth), "", ""},
@@ -241,7 +242,7 @@ func TestPurposes(t *testing.T) {
 				verified = verified && verifies(t, root, p.usage)
 			}
 			if verified != (want == "") {
-				t.Errorf("%s, as %s: a client accepts its certificates: %t", c.name, a.name, verified)
+				t.Errorf("%s, as %s: clients accept its certificates: %t", c.name, a.name, verified)
 			}
 		}
 	}
@@ -262,8 +263,8 @@ func verifies(t *testing.T, root CertKey, usage x509.ExtKeyUsage) bool {
 	return err == nil
 }
 
-// TestPurposesOfOthers checks the CAs of operators, who are clients, and of servers that the
-// machine calls.
+// TestPurposesOfOthers checks the purposes of operator CAs, which sign client certificates, and of
+// the CAs of servers that the machine calls.
 func TestPurposesOfOthers(t *testing.T) {
 	server := issue(t, "server", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }).Cert
 	client := issue(t, "client", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }).Cert

@@ -59,12 +59,12 @@ func (p Problem) Remedy() string {
 	}
 }
 
-// Refused begins the message of every rejected configuration.
+// Refused is the beginning of the message for every rejected configuration.
 const Refused = "configuration refused, nothing was changed:"
 
 // Problems are all errors in a configuration, in the order of the file; nil for a valid
-// configuration. To return Problems as an error, use Err, which returns nil for a valid
-// configuration.
+// configuration. To return Problems as an error, use Err: a nil Problems in an error would not be
+// nil.
 type Problems []Problem
 
 // Error returns one line per problem.

@@ -10,7 +10,7 @@ import (
 // Reference is the annotated reference: a file with every field of every document, with its unit,
 // its default and the source of its rules. Its comments are the only descriptions of the fields:
 // the schema has copies of the comments, and the structs of this package do not repeat them. The
-// private keys in it are public; never use them.
+// private keys in the reference are public; never use them.
 //
 //go:embed reference.yaml
 var Reference string
@@ -23,14 +23,15 @@ func ReferenceComments() map[string]string {
 	for {
 		n, err := nextDocument(decoder)
 		if err != nil {
-			// io.EOF: a test parses the whole reference, so a syntax error is impossible
+			// The error is io.EOF: a test parses the whole reference, so a syntax error is
+			// impossible.
 			return found
 		}
 		root := n.Content[0]
 		if kind := lookup(root, "kind"); kind != nil {
 			head := strings.TrimSpace(n.HeadComment + "\n" + root.HeadComment + "\n" + root.Content[0].HeadComment)
 			if empty := strings.LastIndex(head, "\n#\n"); empty >= 0 {
-				// the text before an empty line is about Reference itself
+				// The text before an empty comment line describes Reference itself.
 				head = head[empty+len("\n#\n"):]
 			}
 			found[kind.Value] = head

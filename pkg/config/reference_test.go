@@ -11,9 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestReferenceIsComplete checks that the reference contains every field of every struct, with a
-// comment that ends with the effect of a missing field, and that stated defaults are the real
-// defaults.
+// TestReferenceIsComplete checks that the reference contains every field of every struct. The
+// comment of a field must end with the effect of omitting the field, and a default in the comment
+// must be the real default.
 func TestReferenceIsComplete(t *testing.T) {
 	comments := ReferenceComments()
 	documented := map[string]bool{}
@@ -59,14 +59,15 @@ func walk(v reflect.Value, path string, visit func(string, reflect.StructField, 
 	}
 }
 
-// judgeComment returns the error in a field's comment.
+// judgeComment returns a description of the error in a field's comment; "" if the comment is
+// correct.
 func judgeComment(comment string, f reflect.StructField, v reflect.Value) string {
 	if comment == "" {
 		return "not in the reference, or without a comment"
 	}
 	lines := strings.Split(comment, "\n")
 	last := strings.TrimPrefix(lines[len(lines)-1], "# ")
-	// the fields of a group have their own defaults
+	// A group has no default of its own, because its fields have defaults.
 	group := v.Kind() == reflect.Struct && !isText(v.Type())
 	told, hasDefault := strings.CutPrefix(last, "Default: ")
 	required := f.Tag.Get("jsonschema") == "required"
@@ -98,7 +99,8 @@ func judgeComment(comment string, f reflect.StructField, v reflect.Value) string
 	return ""
 }
 
-// judgeLimits returns the error in the limits of a field, or in its comment about them.
+// judgeLimits returns a description of the error in the tag limits of a field, or in the comment
+// about these limits; "" if both are correct.
 func judgeLimits(comment string, f reflect.StructField) string {
 	tag, limited := f.Tag.Lookup("limits")
 	if !limited {
@@ -135,10 +137,10 @@ func TestReferenceIsStable(t *testing.T) {
 		t.Fatal(problems)
 	}
 	if changes := Changes(c, again); len(changes) > 0 {
-		t.Errorf("printing changes the value: %q", changes)
+		t.Errorf("Marshal and Parse change values: %q", changes)
 	}
 	if !bytes.Equal(printed, Marshal(again)) {
-		t.Error("printing twice gives other bytes")
+		t.Error("two outputs of Marshal differ")
 	}
 }
 
@@ -155,7 +157,7 @@ func TestOmittedMeansZero(t *testing.T) {
 				t.Errorf("%s: the name in the documents is not that of the field %s", path, f.Name)
 			}
 			if verbs := []string{"script", "exec", "command", "run"}; slices.Contains(verbs, fieldName(f)) {
-				t.Errorf("%s: a configuration holds no commands", path)
+				t.Errorf("%s: a configuration must not contain commands", path)
 			}
 		})
 	}
@@ -183,7 +185,7 @@ func TestBuilders(t *testing.T) {
 		t.Errorf("NewCertKey: %v, %v", pair, err)
 	}
 	if _, err := NewCertKey("x", pki.Etcd.Key.PEM()); err == nil {
-		t.Error("NewCertKey takes anything")
+		t.Error("NewCertKey accepts an invalid text")
 	}
 	if e, err := ParseEndpoint("https://h:7"); err != nil || e != (Endpoint{"h", 7}) {
 		t.Errorf("ParseEndpoint: %v, %v", e, err)

@@ -48,8 +48,8 @@ func (r RegistryPath) Host() (host, prefix string) {
 	return host, prefix
 }
 
-// Repository returns the URL below which the registry's repositories are, without the scheme: the
-// host, "/v2", and the path prefix if the registry has one (distribution-spec, "Endpoints").
+// Repository returns the base URL of the registry's repositories, without the scheme: the host,
+// "/v2", and the path prefix if the registry has one (distribution-spec, "Endpoints").
 func (r RegistryPath) Repository() string {
 	host, prefix := r.Host()
 	if prefix == "" {

@@ -12,8 +12,8 @@ import (
 // Redacted is printed in place of every secret.
 const Redacted = "(redacted)"
 
-// Secret is a text that must not reach a log, an API response or a terminal by accident: all
-// printing and encoding functions print Redacted instead. Only Reveal returns the text.
+// Secret is a text that must not reach a log, an API response or a terminal by accident. All
+// printing and encoding functions print Redacted in its place. Only Reveal returns the text.
 //
 // The text is behind a pointer because package fmt does not call the methods of a Secret in an
 // unexported field: it prints the raw value, which is only the address.
@@ -105,9 +105,9 @@ func (k *EncryptionKey) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Name identifies the key without revealing it. The name is stored with the data that the key
-// encrypts, and keys are compared by name. It is a part of a hash of the key, which does not help
-// to guess 32 random bytes.
+// Name returns a name that identifies the key without revealing it. The name is stored with the
+// data that the key encrypts, and keys are compared by name. The name is a part of a hash of the
+// key, which does not help to guess 32 random bytes.
 func (k EncryptionKey) Name() string {
 	if k.IsZero() {
 		return ""
@@ -120,7 +120,8 @@ func (k EncryptionKey) Name() string {
 func (k EncryptionKey) Bytes() []byte {
 	key, err := base64.StdEncoding.DecodeString(k.Reveal())
 	if err != nil || len(key) != 32 {
-		// only for the zero value: UnmarshalText and NewEncryptionKey accept only valid keys
+		// This happens only for the zero value: UnmarshalText and NewEncryptionKey accept only
+		// valid keys.
 		return nil
 	}
 	return key

@@ -18,8 +18,9 @@ type Snapshots struct {
 }
 
 // SnapshotTarget is a bucket of an S3-compatible store. Each snapshot is uploaded once, as
-// PREFIX/CLUSTER/MACHINE/NAME. The machine never reads or deletes objects, and the store should not
-// permit it to. The retention is a setting of the bucket.
+// PREFIX/CLUSTER/MACHINE/NAME. The machine never reads or deletes objects, so the store should not
+// give its access key these rights. How long the store retains snapshots is a setting of the
+// bucket.
 type SnapshotTarget struct {
 	Endpoint  StoreEndpoint `yaml:"endpoint" jsonschema:"required"`
 	Bucket    string        `yaml:"bucket" jsonschema:"required"`
@@ -32,7 +33,7 @@ type SnapshotTarget struct {
 
 func defaultSnapshots() Snapshots { return Snapshots{Every: Duration(6 * time.Hour), Keep: 4} }
 
-// stores without regions expect the name us-east-1
+// Stores without regions expect the region us-east-1.
 func (t *SnapshotTarget) defaults() { t.Region = "us-east-1" }
 
 // URL returns the destination of snapshots without the credentials: https://host:port/bucket, or
@@ -128,7 +129,8 @@ func (v clusterValidator) snapshotTarget(path string, t *SnapshotTarget) {
 		if v.broken[path+"."+key.name] {
 			continue
 		}
-		// Invalid in the header of requests, which contains the access key, followed by "/".
+		// These characters are invalid in the header of requests. There, "/" separates the access
+		// key from the next field.
 		if strings.ContainsFunc(key.text.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' && key.name == "accessKey" }) {
 			v.on(path+"."+key.name, wrong{reason: "contains characters that no store uses", expected: "the key as the store shows it"})
 		}

@@ -51,9 +51,9 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String prints the amount with the largest unit in which it is an integer. An amount that is no
-// multiple of a KiB is printed in bytes, a form that UnmarshalText rejects; UnmarshalText never
-// returns such an amount.
+// String prints the amount with the largest unit in which it is an integer. String prints an amount
+// that is not a multiple of a KiB in bytes. UnmarshalText rejects this form, and never returns such
+// an amount.
 func (b Bytes) String() string {
 	for _, unit := range byteUnits() {
 		if shift, _ := byteShift(unit); b != 0 && b%(1<<shift) == 0 {
@@ -69,7 +69,8 @@ func (b Bytes) String() string {
 // MarshalText returns String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// nearestBytes guesses the amount for a number with an unknown unit; "" if it cannot.
+// nearestBytes guesses the intended amount of a number with an unknown unit. It returns "" if it
+// finds none.
 func nearestBytes(number, unit string) string {
 	if unit == "" || len(number) > 18 {
 		return ""
@@ -310,7 +311,7 @@ func quote(s string) string {
 	const most = 60
 	if len(s) > most {
 		cut := most
-		for cut > 0 && s[cut]&0xc0 == 0x80 { // not within a character
+		for cut > 0 && s[cut]&0xc0 == 0x80 { // do not cut within a character
 			cut--
 		}
 		s = s[:cut] + "…"

@@ -15,7 +15,7 @@ func validate(cfg *Config, r *report) {
 	switch {
 	case !r.origins["Machine"].IsDefault():
 		machineValidator{checks{r}, cfg.Cluster}.machine(&cfg.Machine)
-	case !r.broken["kind"]: // if kind is broken, it can be a mistyped "Machine"
+	case !r.broken["kind"]: // a broken kind can be a mistyped "Machine"
 		r.add(0, 0, "Machine", wrong{reason: "there is no Machine document", expected: "exactly one"})
 	}
 	if cfg.Cluster != nil {
@@ -36,9 +36,9 @@ func validate(cfg *Config, r *report) {
 // certificates.
 type checks struct{ *report }
 
-// objectName validates a name that becomes a host name: a DNS subdomain of at most 63 characters,
-// because the kubelet stores the name in a label, which permits 63 characters, and Linux permits 64
-// bytes for a host name (HOST_NAME_MAX).
+// objectName validates a name that becomes a host name: a DNS subdomain of at most 63 characters.
+// The kubelet stores the name in a label, which permits 63 characters. Linux permits 64 bytes for a
+// host name (HOST_NAME_MAX).
 func (v checks) objectName(path, name string) {
 	err := hostname(name)
 	if err == nil && len(name) > 63 {
@@ -66,8 +66,8 @@ func (v checks) namespaces(path string, names []string) {
 	}
 }
 
-// unique checks that no earlier item of the same list has the text of item i. seen maps the texts
-// of the earlier items to their indices.
+// unique checks that no earlier item of the same list has the same text as item i. seen maps the
+// texts of the earlier items to their indices.
 func (v checks) unique(path, list, text string, i int, seen map[string]int) {
 	if text == "" {
 		return

@@ -208,8 +208,8 @@ var clusterKinds = map[string][]string{
 	"storagemigration.k8s.io":      {"StorageVersionMigration"},
 }
 
-// outside returns the reason why an object is outside the scope; "" if it is inside, or if only the
-// cluster can decide this.
+// outside returns the reason why an object is outside the scope. It returns "" if the object is
+// inside the scope, or if only the cluster can decide this.
 func (s AddonScope) outside(o manifestObject) string {
 	switch {
 	case o.namespace == AddonNamespace || o.group == "" && o.kind == "Namespace" && o.name == AddonNamespace:
@@ -224,8 +224,8 @@ func (s AddonScope) outside(o manifestObject) string {
 	return ""
 }
 
-// manifestObjects parses the identities of the objects in a text of YAML documents. Its errors do
-// not quote other content of the text, because the objects can be Secrets.
+// manifestObjects parses the identities of the objects in a text of YAML documents. Its errors
+// contain no values of other fields, because the objects can be Secrets.
 func manifestObjects(text string) ([]manifestObject, error) {
 	decoder := yaml.NewDecoder(strings.NewReader(text))
 	var all []manifestObject
@@ -251,8 +251,8 @@ func manifestObjects(text string) ([]manifestObject, error) {
 	}
 }
 
-// duplicateKey returns the first key, in a mapping at or below a node, that occurs twice in its
-// mapping; nil if no key does.
+// duplicateKey returns the first key that occurs twice in a mapping at or below a node; nil if
+// there is none.
 func duplicateKey(n *yaml.Node) *yaml.Node {
 	seen := map[string]bool{}
 	for i, child := range n.Content {

@@ -117,8 +117,8 @@ func (v clusterValidator) admission(path string, a *Admission) {
 	}
 }
 
-// podNodeSelector validates the labels. The plugin gets all labels as a single text, in which an
-// equals sign or a comma in a label cannot be quoted. The rules for labels exclude both.
+// podNodeSelector validates the labels. The plugin gets all labels as a single text, so a label
+// must not contain an equals sign or a comma. The rules for labels exclude both characters.
 func (v clusterValidator) podNodeSelector(path string, p *PodNodeSelector) {
 	labels := func(path string, all map[string]string) {
 		for _, key := range slices.Sorted(maps.Keys(all)) {

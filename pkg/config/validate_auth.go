@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Limits: those of the API server (k8s.io/apiserver/pkg/apis/apiserver/validation), or lower limits
-// to keep requests fast.
+// These limits are those of the API server (k8s.io/apiserver/pkg/apis/apiserver/validation), or
+// lower to keep requests fast.
 const (
 	maxIssuers  = 64
 	maxWebhooks = 16
-	maxMatches  = 63 // of 64 in the API server, machined adds one (machined/credentials/access.go)
+	maxMatches  = 63 // of 64 in the API server; machined adds one (machined/credentials)
 )
 
 // accessValidator checks the settings for the authentication and authorization of the API server.
@@ -64,8 +64,9 @@ func (v accessValidator) issuer(path string, j *JWTIssuer) {
 	v.verifiedEmail(path, j)
 }
 
-// verifiedEmail requires a use of claims.email_verified if claims.email is used, as the API server
-// does, because many issuers accept any address that a user enters.
+// verifiedEmail requires that an expression uses claims.email_verified if Username uses
+// claims.email, because many issuers accept any address that a user enters. The API server has the
+// same rule.
 func (v accessValidator) verifiedEmail(path string, j *JWTIssuer) {
 	if !strings.Contains(strings.ReplaceAll(j.Username, "claims.email_verified", ""), "claims.email") {
 		return

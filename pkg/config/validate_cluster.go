@@ -122,8 +122,8 @@ func (v clusterValidator) external(path string, spec *ClusterSpec) {
 	}
 }
 
-// fieldWithAddress returns the field of the Network document with an address of this machine, a
-// gateway or a resolver that equals a; "" if there is none.
+// fieldWithAddress returns the field of the Network document that contains a as an address of this
+// machine, a gateway or a resolver; "" if there is none.
 func (v clusterValidator) fieldWithAddress(a netip.Addr) string {
 	spec := &v.cfg.Network.Spec
 	for i, l := range spec.Links {
@@ -206,8 +206,8 @@ func (v clusterValidator) families(path string, ranges []netip.Prefix) {
 	}
 }
 
-// podRange checks that the controllers can divide a pod range. They give each machine a /24 (IPv4)
-// or a /64 (IPv6), and support at most 16 bits for the number of an IPv6 subnet
+// podRange checks that the controllers can divide a pod range. The controllers give each machine a
+// /24 (IPv4) or a /64 (IPv6), and support at most 16 bits for the number of an IPv6 subnet
 // (k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset).
 func (v clusterValidator) podRange(path string, r netip.Prefix) {
 	shortest, longest := 8, 24
@@ -222,13 +222,14 @@ func (v clusterValidator) podRange(path string, r netip.Prefix) {
 	}
 }
 
-// serviceRange checks that a service range is large enough for the tenth address, which is that of
-// the cluster's DNS, that it is not too large, and that a pod range has the same family.
+// serviceRange checks the size of a service range, and that a pod range has the same family. The
+// range must contain the address of the cluster's DNS, which is its tenth address.
 func (v clusterValidator) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) {
 	if !r.IsValid() {
 		return
 	}
-	// number of host bits: 16 addresses, of which the tenth is that of the cluster's DNS
+	// smallest is the minimum number of host bits. With 4 bits, the range contains its tenth
+	// address, the cluster's DNS.
 	const smallest = 4
 	if r.Addr().BitLen()-r.Bits() < smallest {
 		v.on(path, wrong{
@@ -307,8 +308,8 @@ func (v clusterValidator) pki(path string, spec *ClusterSpec) {
 	}
 }
 
-// notOnWorker rejects a field with a key of the cluster on a worker, unless the field is missing: a
-// stolen disk of a worker must not compromise the cluster.
+// notOnWorker rejects a field with a key of the cluster in the configuration of a worker, because a
+// stolen disk of a worker must not compromise the cluster. missing means that the field is not set.
 func (v clusterValidator) notOnWorker(path string, missing bool) {
 	if !missing {
 		v.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no value; `orlopctl nodes add` writes a worker's configuration"})

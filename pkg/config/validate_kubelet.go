@@ -43,7 +43,7 @@ func (v clusterValidator) kubelet(path string, spec *ClusterSpec) {
 	}
 }
 
-// namespacedSysctls are the kernel parameters of which each pod has its own value, or beginnings of
+// namespacedSysctls are kernel parameters that have a separate value for each pod, or beginnings of
 // their names. The kubelet does not start if the list contains other parameters
 // (k8s.io/component-helpers/node/util/sysctl).
 var namespacedSysctls = []string{
@@ -136,7 +136,7 @@ func (v clusterValidator) eviction(path string, e *Eviction) {
 		for _, f := range []struct {
 			name       string
 			soft, hard Threshold
-			least      Bytes // 0: a number of inodes
+			least      Bytes // 0 if the threshold is a number of inodes
 		}{
 			{"memoryAvailable", all.MemoryAvailable, hard.MemoryAvailable, minMemoryAvailable},
 			{"nodefsAvailable", all.NodefsAvailable, hard.NodefsAvailable, minDiskAvailable},
@@ -150,7 +150,7 @@ func (v clusterValidator) eviction(path string, e *Eviction) {
 			case t.Percent > 50:
 				v.on(at, wrong{reason: fmt.Sprintf("pods would be evicted while half of it is free: %s", t), expected: "at most 50%"})
 			case t.Percent == 0 && f.least == 0:
-				v.on(at, wrong{reason: fmt.Sprintf("%s is an amount of bytes, and this is a number of inodes", t), expected: "a percentage, such as 5%"})
+				v.on(at, wrong{reason: fmt.Sprintf("%s is an amount of bytes, but the field is a number of inodes", t), expected: "a percentage, such as 5%"})
 			case t.Percent == 0 && t.Amount < f.least:
 				v.on(at, wrong{reason: fmt.Sprintf("%s is too little for the system", t), expected: "at least " + f.least.String()})
 			case (t.Percent > 0) == (f.hard.Percent > 0) && (t.Percent < f.hard.Percent || t.Amount < f.hard.Amount):

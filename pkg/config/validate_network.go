@@ -93,8 +93,8 @@ func (v networkValidator) ntp(at string, n NTP) {
 	}
 }
 
-// addresses checks that no two links have the same address. The same address is permitted in
-// different VRFs, and an IPv6 link-local address on different links.
+// addresses checks that no two links have the same address. But links in different VRFs may have
+// the same address, and any two links may have the same IPv6 link-local address.
 func (v networkValidator) addresses(spec string, links []Link) {
 	type place struct {
 		scope string
@@ -252,7 +252,7 @@ func (v networkValidator) linkName(path, name, definition string) {
 	case name == "." || name == ".." || strings.ContainsAny(name, "/:% \t\n\v\f\r") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }):
 		v.on(path, wrong{reason: fmt.Sprintf("%s is not the name of a link", quote(name)), expected: want})
 	case name == "lo":
-		v.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
+		v.on(path, wrong{reason: "the loopback link cannot be configured", expected: "a physical link, such as eth0"})
 	case name == "bonding_masters":
 		v.on(path, wrong{reason: fmt.Sprintf("%s is a file of the kernel among the links (/sys/class/net)", quote(name)), expected: "another name"})
 	case systemLinks[name] != "":
@@ -260,7 +260,7 @@ func (v networkValidator) linkName(path, name, definition string) {
 	case definition == "" && virtualLinkKind(name) != "":
 		v.on(path, wrong{reason: fmt.Sprintf("%s would be %s, and no link defines it", quote(name), virtualLinkKind(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them), or a link with this name and a definition, such as bond or vlan"})
 	case name == "all" || name == "default":
-		v.on(path, wrong{reason: fmt.Sprintf("%s means every link in kernel parameters", quote(name)), expected: "one link, such as eth0"})
+		v.on(path, wrong{reason: fmt.Sprintf("in kernel parameters, %s stands for more than one link, so no link can have this name", quote(name)), expected: "one link, such as eth0"})
 	}
 }
 
@@ -400,8 +400,8 @@ func (v networkValidator) route(path string, l *Link, r Route) {
 }
 
 // onLink validates an IPv4 route without a gateway: its packets and ARP requests need a source
-// address on the link. A WireGuard link needs none, because it sends no ARP requests and the kernel
-// uses the address of another link.
+// address on the link. A WireGuard link needs no address, because it sends no ARP requests and the
+// kernel uses the address of another link.
 func (v networkValidator) onLink(path string, l *Link, to netip.Prefix) {
 	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || l.WireGuard != nil || v.addressesUnknown(path, l) || v.broken[path+".via"] {
 		return
@@ -414,8 +414,8 @@ func (v networkValidator) onLink(path string, l *Link, to netip.Prefix) {
 	v.on(path, wrong{reason: "the link has no IPv4 address to send from", expected: "an address of the route's family on the link"})
 }
 
-// addressesUnknown reports whether addresses or dhcp4 of the link could not be parsed, so that the
-// networks of the link are unknown. path is the path of a route of the link.
+// addressesUnknown reports whether the networks of the link are unknown, because its fields
+// addresses or dhcp4 could not be parsed. path is the path of a route of the link.
 func (v networkValidator) addressesUnknown(path string, l *Link) bool {
 	link := parent(parent(path))
 	for i := range l.Addresses {
@@ -456,9 +456,9 @@ func noGateway(via netip.Addr) wrong {
 }
 
 // reaches reports whether the link can reach a gateway directly. The gateway must be in a network
-// of the link, or in the destination of a route of the link without a gateway, or be link-local
-// (RFC 4291: every link has a link-local address). On a link with DHCP or router advertisements,
-// the networks are unknown, so that every gateway of the family is accepted.
+// of the link, or in the destination of one of the link's routes that have no gateway, or be
+// link-local (RFC 4291: every link has a link-local address). On a link with DHCP or router
+// advertisements, the networks are unknown, so every gateway of the family is accepted.
 func (l *Link) reaches(via netip.Addr) bool {
 	if via.Is4() && l.DHCP4 || via.Is6() && l.IPv6 != nil || via.Is6() && via.IsLinkLocalUnicast() {
 		return true
@@ -516,7 +516,8 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 	}
 }
 
-// resolverTLS validates the settings for DNS over TLS, which excludes resolvers from DHCP.
+// resolverTLS validates the settings for DNS over TLS. With TLS, the machine does not use the
+// resolvers that DHCP gives.
 func (v networkValidator) resolverTLS(path string, d *DNS) {
 	at := path + ".tls"
 	if len(d.Servers) == 0 && !v.broken[path+".servers"] {

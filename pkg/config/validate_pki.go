@@ -72,8 +72,8 @@ func (v checks) signs(path string, c Certificate, all ...purpose) {
 // nameConstraints is the extension of RFC 5280, 4.2.1.10.
 var nameConstraints = asn1.ObjectIdentifier{2, 5, 29, 30}
 
-// unconstrained checks that a CA has no name constraints. These could forbid names that the
-// certificates of the cluster contain: names and addresses of the cluster, and identifiers as URIs.
+// unconstrained checks that a CA has no name constraints. Name constraints could forbid the names
+// in the certificates of the cluster: names and addresses of the cluster, and identifiers as URIs.
 func (v checks) unconstrained(path string, c Certificate) {
 	cert := c.X509()
 	if slices.ContainsFunc(cert.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(nameConstraints) }) {
@@ -120,10 +120,10 @@ func (v checks) bundle(path string, b Bundle) {
 	}
 }
 
-// root validates a CA of the cluster, which signs certificates for these purposes. The CA must be
-// self-signed: clients with OpenSSL require a chain that ends in a self-signed certificate, and
-// clients get only the CA itself. The CA may forbid intermediate CAs (a path length of 0), because
-// it signs all certificates of the cluster itself.
+// root validates a CA of the cluster. signs has the purposes of the certificates that the CA signs.
+// The CA must be self-signed: clients with OpenSSL require a chain that ends in a self-signed
+// certificate, and clients get only the CA itself. The CA may forbid intermediate CAs (a path
+// length of 0), because it signs all certificates of the cluster itself.
 func (v checks) root(path string, c Certificate, signs []purpose) {
 	v.authority(path, c)
 	v.signs(path, c, signs...)
@@ -195,11 +195,11 @@ func acceptedPath(pki, name string, i int) string {
 	return fmt.Sprintf("%s.accepted.%s[%d]", pki, name, i)
 }
 
-// CheckTime returns a problem for each certificate that is not valid at a time. Parse does not do
-// this, because a machine with a wrong clock or an expired CA must still be able to parse its
-// stored configuration. Before a caller accepts a new configuration, it must call CheckTime with
-// the time of a clock that is known to be correct. CheckTime ignores the CAs in pki.accepted: if
-// they have expired, they only have no effect.
+// CheckTime returns a problem for each certificate that is not valid at a time. Parse does not
+// check the validity, because a machine with a wrong clock or an expired CA must still be able to
+// parse its stored configuration. Before a caller accepts a new configuration, it must call
+// CheckTime with the time of a clock that is known to be correct. CheckTime ignores the CAs in
+// pki.accepted, because an expired CA there has no effect.
 func (c *Config) CheckTime(now time.Time) Problems {
 	v := expiryCheck{newReport(cmp.Or(c.origins["Machine"].File, "-"), c.origins), now}
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {

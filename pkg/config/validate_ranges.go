@@ -10,11 +10,11 @@ import (
 type fieldNetwork struct {
 	path string
 	net  netip.Prefix
-	what string // kind of range; for addresses of otherAddresses, a clause that ends before it
+	what string // in messages: the kind of range, or a clause ("the gateway 10.0.0.1 is in")
 }
 
-// usable reports whether a range was parsed and has an unambiguous family, so that it can be
-// compared.
+// usable reports whether a range can be compared with others: it was parsed, and its family is
+// unambiguous.
 func usable(r netip.Prefix) bool { return r.IsValid() && !r.Addr().Is4In6() }
 
 // mapped returns the problem for an IPv4-mapped IPv6 address or network. The family of such an
@@ -33,9 +33,9 @@ type crossValidator struct {
 	cfg *Config
 }
 
-// authorities checks that no two CAs, and no CA and the service-account key, share a key. A
-// certificate of a CA would be accepted wherever another CA with the same key is trusted: for
-// example, a Kubernetes client could write to etcd, or impersonate any user through the front
+// authorities checks that all CAs and the service-account key have different keys. If two CAs had
+// the same key, a certificate of the first CA would be accepted wherever the second CA is trusted.
+// For example, a Kubernetes client could write to etcd, or impersonate any user through the front
 // proxy.
 func (v crossValidator) authorities() {
 	type holder struct {
@@ -76,8 +76,8 @@ func (v crossValidator) authorities() {
 	}
 }
 
-// overlaps checks that the cluster's ranges overlap neither each other nor the networks and
-// addresses outside the cluster, because the route of a packet would be ambiguous.
+// overlaps checks that no range of the cluster overlaps another range, or a network or address
+// outside the cluster. With an overlap, the route of a packet would be ambiguous.
 func (v crossValidator) overlaps() {
 	inside := clusterRanges(&v.cfg.Cluster.Spec.Networks)
 	for i, r := range inside {

@@ -13,8 +13,8 @@ const (
 	// maxVolumeName is the maximum length of a volume's name. The name is the label of a partition,
 	// and a part of the names of a StorageClass and of annotations (orchestrator/localvolumes).
 	maxVolumeName = 32
-	// maxVolumeClasses is the maximum number of volumes with a StorageClass. Each has a report in
-	// an annotation of the Node, and the total size of annotations is limited.
+	// maxVolumeClasses is the maximum number of volumes with a StorageClass. The Node has an
+	// annotation with a report for each of them, and the total size of annotations is limited.
 	maxVolumeClasses = 4
 	minVolumeSize    = 256 << 20
 )
@@ -25,8 +25,8 @@ type volumeValidator struct {
 	cfg *Config
 }
 
-// volumes validates each volume, and checks that no two volumes hold the same part of DATA, and at
-// most a single volume is for swap.
+// volumes validates each volume. It also checks that no two volumes hold the same part of DATA, and
+// that at most one volume is for swap.
 func (v volumeValidator) volumes() {
 	parts, classes := map[VolumeUse]string{}, 0
 	for i, volume := range v.cfg.Volumes {
@@ -64,8 +64,7 @@ func (v volumeValidator) volumes() {
 	}
 }
 
-// mountOptions rejects duplicates, and options with which the volume cannot be used for its
-// purpose.
+// mountOptions rejects duplicates, and options that prevent the use of the volume.
 func (v volumeValidator) mountOptions(path string, spec VolumeSpec) {
 	for i, option := range spec.MountOptions {
 		at := fmt.Sprintf("%s[%d]", path, i)

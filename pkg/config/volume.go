@@ -15,8 +15,8 @@ type VolumeSpec struct {
 	Size         Bytes         `yaml:"size,omitempty"`
 	Use          VolumeUse     `yaml:"use" jsonschema:"required"`
 	MountOptions []MountOption `yaml:"mountOptions,omitempty"`
-	// ZswapPercent is the percentage of the machine's memory that can hold compressed pages
-	// (zswap), for a volume with UseSwap.
+	// ZswapPercent is the maximum percentage of the machine's memory that holds compressed pages
+	// (zswap). It is only for a volume with UseSwap.
 	ZswapPercent int `yaml:"zswapPercent,omitempty" limits:"0 to 50"`
 }
 

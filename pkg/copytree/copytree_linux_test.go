@@ -19,7 +19,7 @@ import (
 )
 
 // describe returns all properties of a directory that a copy must preserve, one line for each file.
-// Files with several names are listed under the first name.
+// A file with several names is described at its first name.
 func describe(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
@@ -78,8 +78,8 @@ func describe(t *testing.T, root string) string {
 	return b.String()
 }
 
-// testDirs returns a directory with all kinds of files that a pod can make without special rights,
-// owned by the user of the test, and an empty directory on the same file system.
+// testDirs returns two directories on the same file system. The first has all kinds of files that a
+// pod can make without special rights, owned by the user of the test. The second is empty.
 func testDirs(t *testing.T) (from, to string) {
 	t.Helper()
 	from, to = filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
@@ -149,16 +149,16 @@ func TestCopy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(filepath.Join(to, name)); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s has other data, %v", name, err)
+			t.Errorf("the data of %s differ, %v", name, err)
 		}
 	}
 	if after := describe(t, from); after != before {
-		t.Errorf("the source is another one:\n%s\nbefore:\n%s", after, before)
+		t.Errorf("the copy has changed the source:\n%s\nbefore:\n%s", after, before)
 	}
 }
 
-// TestCopyAsRootOnly copies files that only root can make, such as a pod's processes: other owners,
-// devices, attributes, ACLs.
+// TestCopyAsRootOnly copies files that only root can make, for example a process of a pod: files
+// with other owners, devices, attributes, ACLs.
 func TestCopyAsRootOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make devices and files of other owners; `make kernel` runs the test as root")
@@ -201,10 +201,10 @@ func TestCopyAsRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := unix.Getxattr(filepath.Join(again, "a"), systemPrefix+"project", nil); !errors.Is(err, unix.ENODATA) {
-		t.Errorf("what the system has noted about a directory is noted about its copy: %v", err)
+		t.Errorf("an attribute of the system was copied with a directory: %v", err)
 	}
 	if all := describe(t, to); strings.Count(all, "posix_acl_access") != 3 || !strings.Contains(all, "security.capability") || !strings.Contains(all, "device 103") {
-		t.Errorf("the directory does not have what it should:\n%s", all)
+		t.Errorf("the source lacks an expected property:\n%s", all)
 	}
 }
 
@@ -221,7 +221,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestRefused checks that a failed copy ends, and that the error names the file.
+// TestRefused checks that a copy ends when a file cannot be copied, and that the error names the
+// file.
 func TestRefused(t *testing.T) {
 	from, to := testDirs(t)
 	if err := os.Mkdir(filepath.Join(to, "pipe"), 0o700); err != nil {
@@ -232,8 +233,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDeep checks that nested directories, deeper than a path can name, are copied up to a limit,
-// and that no descriptor stays open.
+// TestDeep checks that nested directories are copied up to a maximum depth, even if their path is
+// longer than the kernel permits, and that no descriptor stays open.
 func TestDeep(t *testing.T) {
 	for depth, fits := range map[int]bool{maxDepth: true, maxDepth + 2: false} {
 		from, to := t.TempDir(), t.TempDir()
@@ -289,7 +290,7 @@ func down(t *testing.T, root string, depth int, do func(at *os.File) error, name
 	return at
 }
 
-// linksAt makes files in one directory, and a hard link of each in another.
+// linksAt makes files in the directory one, and a hard link to each file in the directory other.
 func linksAt(t *testing.T, files int, one, other *os.File) {
 	t.Helper()
 	for i := range files {
@@ -300,7 +301,8 @@ func linksAt(t *testing.T, files int, one, other *os.File) {
 	}
 }
 
-// inodes returns the inodes of the names that linksAt made in a directory, by number of the file.
+// inodes returns the inode numbers of the names that linksAt made in a directory, in the order of
+// the files.
 func inodes(t *testing.T, in *os.File, letter string, files int) []uint64 {
 	t.Helper()
 	var all []uint64
@@ -314,9 +316,9 @@ func inodes(t *testing.T, in *os.File, letter string, files int) []uint64 {
 	return all
 }
 
-// TestLinks checks that hard links in the same directory and in distant directories are made at any
-// depth, without memory for each directory in the path of each file. After the last name of a file,
-// no memory and no descriptor remains.
+// TestLinks checks that hard links are preserved in the same directory and in distant directories
+// at any depth. The memory must not grow with the depth of each file. After the copy of the last
+// name of a file, no memory and no descriptor is left for it.
 func TestLinks(t *testing.T) {
 	const files = 200
 	for _, c := range []struct {
@@ -325,7 +327,7 @@ func TestLinks(t *testing.T) {
 	}{
 		{"n", "n", 8},
 		{"n", "m", 16},
-		// longer than the maximum of a path
+		// The paths are longer than the kernel permits.
 		{strings.Repeat("n", 255), strings.Repeat("m", 255), 128},
 	} {
 		from, to := t.TempDir(), t.TempDir()
@@ -344,10 +346,10 @@ func TestLinks(t *testing.T) {
 		}
 		runtime.ReadMemStats(&end)
 		if took := (end.TotalAlloc - start.TotalAlloc) >> 20; took > c.most {
-			t.Errorf("%.5s and %.5s: it took %d MiB of memory", c.one, c.other, took)
+			t.Errorf("%.5s and %.5s: the copy took %d MiB of memory", c.one, c.other, took)
 		}
 		if len(work.first) > 0 || work.pending > 0 {
-			t.Errorf("%d files and %d names are remembered", len(work.first), work.pending)
+			t.Errorf("after the copy, %d files and %d names are still pending", len(work.first), work.pending)
 		}
 		if after := descriptors(t); after > before {
 			t.Errorf("%d descriptors, before %d", after, before)
@@ -361,8 +363,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestTooManyLinks checks the limit for pending files and the directories above them; completed
-// files do not count.
+// TestTooManyLinks checks the limit for files with names that are not copied yet, and for the
+// directories above these files. Files with all names copied are not counted.
 func TestTooManyLinks(t *testing.T) {
 	for _, c := range []struct {
 		what   string

@@ -14,9 +14,9 @@ import (
 )
 
 // Equal reads two directories completely and returns an error that names the first difference: in
-// names, types, modes, owners, times, extended attributes or data. It does not compare hard links,
-// and the extended attributes that Copy omits. It stops when ctx is done. The caller must prevent
-// changes of both directories meanwhile.
+// names, types, modes, owners, times, extended attributes or data. It ignores hard links, and the
+// extended attributes that Copy omits. It stops when ctx is done. The caller must prevent changes
+// of both directories during the comparison.
 func Equal(ctx context.Context, a, b string) error {
 	one, err := openDir(unix.AT_FDCWD, a)
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 )
 
 // Limits of the process. GOMEMLIMIT makes Go collect garbage long before the heap reaches
-// maxMemory, so the process reaches maxMemory only with memory that is in use.
+// maxMemory. So only memory that is in use can reach maxMemory.
 const (
 	maxMemory = 256 << 20 // bytes (confine.ParserLimits)
 	maxCPU    = 8         // seconds
@@ -50,7 +50,7 @@ func confineSelf() error {
 	return confine.Process(confine.Rules{Calls: systemCalls, Ioctls: requests, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 }
 
-// answer reads the request of PID 1, drops all privileges by confined, and only then reads the
+// answer reads the request of PID 1, drops all privileges by calling confined, and then reads the
 // disk. It writes the result to out.
 func answer(in io.Reader, out io.Writer, confined func() error) error {
 	var q Request

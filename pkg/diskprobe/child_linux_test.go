@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo, a process has threads that Go does not know, and system calls on all threads fail;
-// machined is built without cgo.
+// These tests run only without cgo, as machined does. With cgo, a process has threads that Go does
+// not know, and the system calls for all threads fail.
 
 package diskprobe
 
@@ -37,7 +37,7 @@ const (
 	stranger = 65534                 // user ID of the process
 )
 
-// TestMain also runs the examining process.
+// TestMain runs the examining process if the environment selects it, otherwise the tests.
 func TestMain(m *testing.M) {
 	// The process changes its user itself: the test binary is in a directory that only root can
 	// read.
@@ -96,7 +96,7 @@ func TestMain(m *testing.M) {
 	os.Exit(2)
 }
 
-// start runs the process for a disk in place of machined, and returns its result.
+// start runs the examining process for a disk, as machined does, and returns its result.
 func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (Result, error) {
 	t.Helper()
 	q := Request{Disk: d.Path, File: f}
@@ -204,7 +204,7 @@ func TestExamination(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := start(t, t.Context(), "examine", member, nil); err != nil || a.Table != "gpt" || a.Whole.Kind != "Intel RAID member" {
-		t.Errorf("a member of a RAID whose array has a table: %+v, %v", a, err)
+		t.Errorf("a member of a RAID array that has a table: %+v, %v", a, err)
 	}
 	blank := filepath.Join(t.TempDir(), "blank")
 	if err := errors.Join(os.WriteFile(blank, nil, 0o600), os.Truncate(blank, 32<<20)); err != nil {
@@ -224,7 +224,7 @@ func TestExamination(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := start(t, t.Context(), "examine", d, nil); err != nil || a.Table != superblock.UnknownData {
-		t.Errorf("a disk with something at its end: %+v, %v", a, err)
+		t.Errorf("a disk with data at its end: %+v, %v", a, err)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestBlockDevice(t *testing.T) {
 	}
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Path == mkfstest.Disk })
 	if i < 0 || devices[i].Size == 0 || devices[i].Identity == "" {
-		t.Fatalf("%s is not there: %+v", mkfstest.Disk, devices)
+		t.Fatalf("the disk %s is missing: %+v", mkfstest.Disk, devices)
 	}
 	d := devices[i]
 	if a, err := start(t, t.Context(), "examine", d, nil); err != nil || a.Table != "" || a.Size != d.Size {
@@ -271,7 +271,7 @@ func TestBlockDevice(t *testing.T) {
 
 // TestConfined checks that the process cannot open files, connect, make changes or gain privileges.
 func TestConfined(t *testing.T) {
-	// the result does not describe the disk
+	// "look" does not examine the disk, so its result is invalid.
 	if _, err := start(t, t.Context(), "look", diskFileOf(t), nil); err != nil && !errors.Is(err, errInvalid) {
 		t.Error(err)
 	}
@@ -280,7 +280,7 @@ func TestConfined(t *testing.T) {
 // lookAround tries operations that no examination needs.
 func lookAround() error {
 	if os.Getuid() == 0 {
-		return errors.New("it runs as root")
+		return errors.New("the process runs as root")
 	}
 	for name, do := range map[string]func() error{
 		"a file":                 func() error { _, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0); return err },
@@ -298,13 +298,13 @@ func lookAround() error {
 		}
 	}
 	if _, err := unix.Pwrite(diskFile, []byte("x"), 0); err == nil {
-		return errors.New("it has written to the disk")
+		return errors.New("the process has written to the disk")
 	}
 	return nil
 }
 
-// TestBadProcess checks that a process that allocates endlessly, waits forever, or writes too much
-// is killed, and that the disk then has no result.
+// TestBadProcess checks that a process that allocates or waits without end, or writes too much, is
+// killed and gives no result.
 func TestBadProcess(t *testing.T) {
 	d := diskFileOf(t)
 	for what, limit := range map[string]time.Duration{"allocate": time.Minute, "block": time.Second, "chatter": time.Minute} {
@@ -314,7 +314,7 @@ func TestBadProcess(t *testing.T) {
 			t.Errorf("%s: %+v", what, a)
 		}
 		if what == "allocate" && ctx.Err() != nil {
-			t.Errorf("%s: it was not ended by its own limit: %v", what, err)
+			t.Errorf("%s: the process did not end by the expected limit: %v", what, err)
 		}
 		t.Logf("%s: %v", what, err)
 		cancel()

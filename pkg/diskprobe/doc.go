@@ -6,7 +6,7 @@
 //
 //	list_linux.go     lists the disks from sysfs, without opening them
 //	probe_linux.go    opens a disk in PID 1 and starts its examination
-//	prober.go         decides when a disk is examined, how long, and when again after a failure
+//	prober.go         decides when a disk is examined, for how long, and when after a failure
 //	child_linux.go    the process: its own user, no capability, Landlock, seccomp, limits;
 //	                  it reads file descriptors that PID 1 opened read-only
 //	examine_linux.go  the examination

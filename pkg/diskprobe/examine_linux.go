@@ -22,8 +22,8 @@ import (
 // through the device of the disk.
 const maxOpen = 64
 
-// volume is a disk or a partition. If possible, a partition is read through its own device: the
-// device of the disk has a separate page cache, which can have older data.
+// volume is a disk or a partition. If possible, a partition is read through its own device, because
+// the separate page cache of the disk's device can have older data.
 type volume struct {
 	r    io.ReaderAt
 	file *os.File // nil if a partition is read through its disk
@@ -53,8 +53,8 @@ func (p volume) table() (gpt.Device, error) {
 	return gpt.DeviceFromBlockDevice(block.NewFromFile(p.file))
 }
 
-// Examine executes a request with open files. The examining process calls it, and tests with disks
-// that they have written.
+// Examine executes a request with open files. The examining process calls it. Tests call it
+// directly for disks that they have written.
 func Examine(q Request, disk *os.File, partitions []*os.File) Result {
 	a, err := examine(q, disk, partitions)
 	if errors.Is(err, unix.ENOMEDIUM) {
@@ -94,8 +94,8 @@ func examine(q Request, disk *os.File, partitions []*os.File) (Result, error) {
 	return a.readContents(places)
 }
 
-// readTable reads the partition table, and the content that the disk itself has besides or instead
-// of a table.
+// readTable reads the partition table, and identifies other content of the whole disk, which it can
+// have besides a table or without a table.
 func (a *Result) readTable(disk volume) error {
 	device, err := disk.table()
 	if err != nil {
@@ -144,8 +144,8 @@ func (a *Result) otherTable(disk volume) error {
 	return nil
 }
 
-// content returns the content of a volume. Package superblock identifies the most important kinds;
-// for the others, the library go-blockdevice can have a more exact result.
+// content returns the content of a volume. Package superblock identifies the most important kinds.
+// For other kinds, the library go-blockdevice can have a more exact result.
 func content(p volume) (superblock.Content, error) {
 	c, err := superblock.Examine(p.r, p.size)
 	if err != nil {
@@ -169,8 +169,8 @@ func content(p volume) (superblock.Content, error) {
 	return c, nil
 }
 
-// readContents examines the partitions. An unreadable partition gets a kind that says so, and does
-// not prevent the examination of the others.
+// readContents examines the partitions. If a partition cannot be read, its kind states this, and
+// the examination continues with the others.
 func (a Result) readContents(places map[int]volume) (Result, error) {
 	for number, p := range places {
 		if number == 0 {
@@ -183,8 +183,8 @@ func (a Result) readContents(places map[int]volume) (Result, error) {
 		}
 		if h.Content.Kind == "vfat" {
 			there, err := superblock.FATHas(p.r, p.size, esp.Loader)
-			// firmware cannot boot from a damaged file system, for example after an interrupted
-			// mkfs.fat
+			// An error means that there is no loader: firmware cannot boot from a damaged file
+			// system, for example after an interrupted mkfs.fat.
 			h.Loader = there && err == nil
 		}
 		a.Contents = append(a.Contents, h)

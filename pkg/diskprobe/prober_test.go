@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// short is the deadline of examinations that pass it, in a bubble of synctest; long is the deadline
-// of examinations that end before it, also on a busy computer.
+// short is the deadline of examinations that must exceed it, in a bubble of synctest. long is the
+// deadline of examinations that must end in time, even on a busy computer.
 const (
 	short = 50 * time.Millisecond
 	long  = time.Minute
@@ -68,8 +68,8 @@ func TestOneBadDisk(t *testing.T) {
 	})
 }
 
-// TestBackoff checks that the delay after a failure increases, independent of other disks and of
-// the requested freshness, and that another medium is examined at once.
+// TestBackoff checks that the delay after a failure increases, even for Fresh and while other disks
+// are examined, and that a new medium is examined at once.
 func TestBackoff(t *testing.T) {
 	now := time.Unix(1000, 0)
 	asked := map[string]int{}
@@ -87,7 +87,7 @@ func TestBackoff(t *testing.T) {
 	bad, good := device("bad"), device("good")
 	look := func(fresh Freshness, want int) {
 		t.Helper()
-		good.Written += "1" // it is written to continuously
+		good.Written += "1" // the good disk is written to continuously
 		results := p.All(t.Context(), []Device{bad, good}, fresh)
 		if results[0].Err == nil || results[1].Err != nil {
 			t.Errorf("%v, %v", results[0].Err, results[1].Err)
@@ -104,10 +104,10 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("the good disk was examined %d times", asked["good"])
 	}
 	if next, waits := p.Next(); !waits || !next.Equal(now.Add(minBackoff)) {
-		t.Errorf("it is examined again at %v (%v)", next, waits)
+		t.Errorf("the next examination is at %v (%v)", next, waits)
 	}
 	if _, err := p.File(t.Context(), bad, File{Kind: "vfat", Name: "machine.yaml"}); err == nil || asked["bad"] != 1 {
-		t.Errorf("a file of a disk that rests: %v", err)
+		t.Errorf("error of a file during the delay: %v", err)
 	}
 	now = now.Add(minBackoff)
 	look(Cached, 2)
@@ -118,16 +118,16 @@ func TestBackoff(t *testing.T) {
 	bad.Identity = "2 2097152 0"
 	look(Cached, 4)
 	if retries.Delay(1) != minBackoff || retries.Delay(3) != 4*minBackoff || retries.Delay(100) != maxBackoff {
-		t.Errorf("rests of %v, %v, %v", retries.Delay(1), retries.Delay(3), retries.Delay(100))
+		t.Errorf("delays of %v, %v, %v", retries.Delay(1), retries.Delay(3), retries.Delay(100))
 	}
 	p.All(t.Context(), []Device{good}, Cached)
 	if len(p.known) != 1 {
-		t.Errorf("%d disks are remembered, one is there", len(p.known))
+		t.Errorf("the prober has records of %d disks, want 1", len(p.known))
 	}
 }
 
-// TestCached checks that a disk without writes is examined again only for Fresh, and that a
-// removable medium is always examined again.
+// TestCached checks that only a Fresh call repeats the examination of a disk without writes, and
+// that each call examines a removable medium.
 func TestCached(t *testing.T) {
 	var asked atomic.Int64
 	p := New(func(_ context.Context, d Device, _ *File) (Result, error) { asked.Add(1); return blank(d), nil }, long, func() {})
@@ -146,9 +146,9 @@ func TestCached(t *testing.T) {
 	d.Removable = true
 	look(d, Cached, 4)
 	if p := New(func(context.Context, Device, *File) (Result, error) { return Result{}, ErrNoMedium }, long, func() {}); !errors.Is(p.All(t.Context(), []Device{d}, Cached)[0].Err, ErrNoMedium) {
-		t.Errorf("an empty drive is a disk")
+		t.Errorf("an empty drive is reported as a disk")
 	} else if _, waits := p.Next(); waits {
-		t.Error("an empty drive rests")
+		t.Error("an empty drive is in the delay after a failure")
 	}
 }
 
@@ -176,19 +176,19 @@ func TestConcurrentCallers(t *testing.T) {
 		}
 	}
 	if asked.Load() != 1 {
-		t.Errorf("it was examined %d times", asked.Load())
+		t.Errorf("the disk was examined %d times", asked.Load())
 	}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	d.Identity = "2"
 	_ = p.All(gone, []Device{d}, Cached) // with or without a result
 	if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil {
-		t.Errorf("the disk rests because a caller did not wait: %v", r.Err)
+		t.Errorf("the canceled call of a caller started the delay after a failure: %v", r.Err)
 	}
 }
 
-// TestStuck checks that the number of examinations that do not end after they are killed is
-// limited, in total and to one for each disk.
+// TestStuck checks the limits for examinations that hang even after they were killed: one for each
+// disk, and maxStuck in total.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running atomic.Int64
@@ -205,18 +205,18 @@ func TestStuck(t *testing.T) {
 			d.Identity = fmt.Sprint(i / 2) // examined twice, then replaced by another disk
 			now = now.Add(maxBackoff)
 			if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil {
-				t.Fatal("a stuck disk has an answer")
+				t.Fatal("a hanging examination returned a result")
 			}
 		}
 		for i := range 4 {
 			d := device("sdb")
 			d.Identity = fmt.Sprint(i)
 			if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "hang") {
-				t.Errorf("with %d stuck: %v", running.Load(), r.Err)
+				t.Errorf("with %d hanging examinations: %v", running.Load(), r.Err)
 			}
 		}
 		if running.Load() != maxStuck {
-			t.Errorf("%d examinations were left behind, want %d", running.Load(), maxStuck)
+			t.Errorf("%d examinations hang, want %d", running.Load(), maxStuck)
 		}
 		close(release)
 		d := device("sdc")
@@ -241,7 +241,7 @@ func TestDecode(t *testing.T) {
 	file := &File{MaxSize: 10}
 	change := func(old, new string) string {
 		if !strings.Contains(good, old) {
-			t.Fatalf("%s is not in the answer", old)
+			t.Fatalf("the valid result lacks the text %s", old)
 		}
 		return strings.Replace(good, old, new, 1)
 	}
@@ -276,11 +276,11 @@ func TestDecode(t *testing.T) {
 		}
 	}
 	if _, err := decode([]byte(change(`"table"`, `"text":"AAAA","table"`)), d, file); err != nil {
-		t.Errorf("a file: %v", err)
+		t.Errorf("result of a request for a file: %v", err)
 	}
 }
 
-// FuzzAnswer tests the decoder of results; the author of the disk can control the results.
+// FuzzAnswer tests the decoder of results, because the author of a disk can control its result.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":""}`))
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":"gpt","entries":[{"number":1,"start":1,"size":1}],"contents":[{"number":1}]}`))
@@ -296,13 +296,14 @@ func FuzzAnswer(f *testing.F) {
 			}
 		}
 		if a.Table == "" && (a.Whole.Kind != "" || len(a.Entries) > 0) && a.Problem == "" {
-			t.Error("a blank disk holds something")
+			t.Error("a blank disk with content is accepted")
 		}
 	})
 }
 
-// TestLateAnswer checks that a Cached call does not wait long for a slow disk, returns the results
-// of the others, and is notified afterwards, and that a Fresh call waits.
+// TestLateAnswer checks that a Cached call returns the results of other disks without the result of
+// a slow disk, and that a notification follows when this result exists. A Fresh call waits for the
+// slow disk.
 func TestLateAnswer(t *testing.T) {
 	release, told := make(chan struct{}), make(chan struct{}, 1)
 	p := New(func(_ context.Context, d Device, _ *File) (Result, error) {
@@ -321,10 +322,10 @@ func TestLateAnswer(t *testing.T) {
 	close(release)
 	<-told
 	if r := p.All(t.Context(), devices, Cached); r[0].Err != nil || r[0].Answer.Disk != "/dev/late" {
-		t.Errorf("after it has answered: %+v", r[0])
+		t.Errorf("after the end of the examination: %+v", r[0])
 	}
 	if r := <-needs; r.Err != nil {
-		t.Errorf("who needs it: %v", r.Err)
+		t.Errorf("a Fresh call: %v", r.Err)
 	}
 }
 
@@ -346,7 +347,7 @@ func TestPanics(t *testing.T) {
 			return time.Now()
 		}
 		r := p.All(t.Context(), []Device{d}, Fresh)[0]
-		if len(recorded) == 0 { // it was called less often
+		if len(recorded) == 0 { // the prober read the clock less often, so no call panicked
 			break
 		}
 		for len(recorded) > 0 {
@@ -363,13 +364,13 @@ func TestPanics(t *testing.T) {
 	if seen < 2 {
 		t.Errorf("the clock was read %d times", seen)
 	}
-	// the caller has left, and the callback panics
+	// The caller's context has ended, and the callback panics.
 	release := make(chan struct{})
 	p := New(func(context.Context, Device, *File) (Result, error) { <-release; return blank(d), nil }, time.Minute, func() { panic("no listener") })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if r := p.All(ctx, []Device{d}, Fresh)[0]; !errors.Is(r.Err, ErrSkipped) {
-		t.Errorf("a caller that has left: %v", r.Err)
+		t.Errorf("a caller with an ended context: %v", r.Err)
 	}
 	close(release)
 	if e := <-recorded; e.Value != "no listener" {

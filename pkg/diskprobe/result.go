@@ -43,7 +43,7 @@ type Result struct {
 	// Mirrored means that the primary GPT is complete and that its backup is in the last sector.
 	Mirrored bool    `json:"mirrored,omitempty"`
 	Entries  []Entry `json:"entries,omitempty"` // of the GPT, by number
-	// content of the disk itself: a disk with a partition table can also be a file system or a RAID
+	// content of the whole disk: a disk with a partition table can also be a file system or a RAID
 	// member
 	Whole    superblock.Content `json:"whole"`
 	Contents []PartitionContent `json:"contents,omitempty"` // of partitions, by number
@@ -93,8 +93,8 @@ const (
 // errInvalid is the error for a result that a correct examining process cannot return.
 var errInvalid = errors.New("the examination returned an invalid result")
 
-// decode parses and validates a result about a disk. Every field is validated, because a hostile
-// disk may have taken control of the examining process.
+// decode parses and validates the result of an examination of disk d. It validates every field,
+// because a hostile disk may have taken control of the examining process.
 func decode(text []byte, d Device, f *File) (Result, error) {
 	most := uint64(MaxResult)
 	if f != nil {

@@ -27,8 +27,8 @@ func minorOf(version string) int {
 	return -1
 }
 
-// effective returns the minor version of the API that a server provides: the emulated version, if
-// it emulates another version.
+// effective returns the minor version of the API that a server provides. If the server emulates
+// another version, this is the emulated version.
 func (s Server) effective() int {
 	if s.Emulated != "" {
 		return minorOf(s.Emulated)
@@ -37,7 +37,7 @@ func (s Server) effective() int {
 }
 
 // checkSkew returns the reason why Kubernetes would not support the versions in the cluster after
-// the operation; nil if it would.
+// the operation; nil if they are supported.
 func checkSkew(m Machine, r Request, v Versions) *Refusal {
 	if !m.ControlPlane {
 		return checkWorker(r, v)

@@ -23,8 +23,8 @@ const maxAnswer = 64 << 10
 
 // Dial opens a TCP connection to a server, host:port, directly or through the proxy (CONNECT, RFC
 // 9110 section 9.3.6), and reports whether it goes through the proxy. ctx bounds the time until the
-// proxy has answered; afterwards it has no effect. Through a proxy, the protocol must be such that
-// the client sends first.
+// proxy has answered; after that, it has no effect. Through a proxy, only protocols in which the
+// client sends first are possible.
 func (c Config) Dial(ctx context.Context, d *net.Dialer, address string) (conn net.Conn, proxied bool, err error) {
 	proxy, err := c.ProxyFor(&url.URL{Scheme: "https", Host: address})
 	if err != nil {
@@ -48,7 +48,7 @@ func (c Config) tunnel(ctx context.Context, d *net.Dialer, proxy *url.URL, addre
 		return nil, err
 	}
 	raw := conn
-	// a deadline in the past ends a pending read or write
+	// A deadline in the past ends a pending read or write.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	if proxy.Scheme == "https" {
 		roots, err := c.Roots("", true)

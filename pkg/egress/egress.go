@@ -3,8 +3,8 @@
 // server. Every connection of the system to such a server must use this package; a test of the
 // module finds connections that do not (egress_test.go).
 //
-// The caller selects the CAs for a server. The package does not read the configuration of the
-// machine (machined/nodeplan does), and stores nothing.
+// The caller selects the CAs for a server. The package stores nothing, and does not read the
+// configuration of the machine (machined/nodeplan does).
 package egress
 
 import (
@@ -57,7 +57,7 @@ func name(u *url.URL) string { return u.Scheme + "://" + u.Host }
 func (c Config) proxy() (*url.URL, error) {
 	u, err := url.Parse(c.Proxy)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		// the error omits the URL, which can contain a password
+		// The error omits the URL, because it can contain a password.
 		return nil, errors.New("the URL of the proxy is invalid")
 	}
 	return u, nil

@@ -41,7 +41,7 @@ func start(t *testing.T, secure bool, h http.Handler) *httptest.Server {
 	return server
 }
 
-// site is a proxy that knows the name server.example; the configuration uses it.
+// site is a proxy that resolves the name server.example, and a configuration that uses the proxy.
 type site struct {
 	*egresstest.Proxy
 	server *httptest.Server
@@ -104,7 +104,7 @@ func TestProxyFor(t *testing.T) {
 			t.Errorf("%s: %v, %v; direct %t", target, proxy, err, direct)
 		}
 	}
-	// A proxy that cannot be used never becomes a direct connection.
+	// An invalid proxy is an error, and never leads to a direct connection.
 	for _, bad := range []string{"proxy:3128", "socks5://proxy:1", "http://", "http://a:hunter2%@b"} {
 		if proxy, err := (Config{Proxy: bad}).ProxyFor(&url.URL{Scheme: "https", Host: "a"}); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, %v", bad, proxy, err)
@@ -151,8 +151,8 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestDial checks a tunnel, a direct connection, and the errors of a tunnel: none contains the
-// password.
+// TestDial checks a tunnel, a direct connection, and the errors of a tunnel, which must not contain
+// the password.
 func TestDial(t *testing.T) {
 	server := start(t, true, http.HandlerFunc(hello))
 	for _, secure := range []bool{false, true} {
@@ -216,7 +216,7 @@ func TestDialEnds(t *testing.T) {
 					return
 				}
 				defer conn.Close()
-				_, _ = io.WriteString(conn, c.answer) // the client can be gone
+				_, _ = io.WriteString(conn, c.answer) // the client may have left
 				_, _ = io.Copy(io.Discard, conn)
 			}()
 			within := time.Minute
@@ -291,7 +291,7 @@ func TestPasswordStaysSecret(t *testing.T) {
 	if got := c.text(); got != "by http://proxy.example.com:3128" {
 		t.Error(got)
 	}
-	// the input of a command has it
+	// The JSON form, which is the input of a command, contains the password.
 	var back Config
 	if text, err := json.Marshal(c); err != nil || json.Unmarshal(text, &back) != nil || back != c {
 		t.Errorf("%v, %v", back, err)
@@ -299,7 +299,7 @@ func TestPasswordStaysSecret(t *testing.T) {
 }
 
 // TestForwarder checks that programs that know only the forwarder reach servers through the proxy
-// of the site, also after a change of it, and get the reason of a failure.
+// of the site, even after a change of this proxy, and get the reason of a failure.
 func TestForwarder(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		server := start(t, secure, http.HandlerFunc(hello))

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// forwardTimeout bounds the establishment of a connection to a server, also through the proxy
-	// of the site.
+	// forwardTimeout bounds the establishment of a connection to a server, directly or through the
+	// proxy of the site.
 	forwardTimeout = 30 * time.Second
 	// forwardIdle is the time after which an idle connection to a server without TLS is closed.
 	forwardIdle = 30 * time.Second
@@ -73,7 +73,7 @@ func (f *Forwarder) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer server.Close()
-	// remove the deadlines that net/http has set for the request
+	// Remove the deadlines that net/http has set for the request.
 	if err := client.SetDeadline(time.Time{}); err != nil {
 		return
 	}
@@ -132,7 +132,7 @@ func (f *Forwarder) currentTransport() (*http.Transport, error) {
 	}
 	next := &http.Transport{
 		DialContext: (&net.Dialer{Timeout: forwardTimeout}).DialContext, TLSHandshakeTimeout: forwardTimeout, IdleConnTimeout: forwardIdle,
-		// the client decides whether to request compression
+		// The client decides whether to request compression.
 		DisableCompression: true,
 	}
 	if err := now.Complete(next, nil); err != nil {

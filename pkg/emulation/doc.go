@@ -6,8 +6,8 @@
 // and stores its data. A control-plane machine with a newer version emulates the level: the API
 // server, the controllers and the scheduler start with --emulated-version, and etcd does not raise
 // its storage version. So each machine can roll back to the version of the level. When all
-// control-plane machines run a newer version, an operator raises the level. After that no machine
-// can roll back.
+// control-plane machines run a newer version, an operator can raise the level. After that, no
+// machine can roll back to the old version.
 //
 // The package is pure. orchestrator/etcd stores the level and observes the members; the JSON form
 // of Minor is part of the stored level.

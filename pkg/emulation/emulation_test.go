@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestText checks that the stored form of a version is read again, and that other forms are errors.
+// TestText checks that the stored form of a version can be parsed, and that other forms are errors.
 func TestText(t *testing.T) {
 	type stored struct {
 		Kubernetes Minor `json:"kubernetes"`
@@ -106,8 +106,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestRepeated checks that a repeated call succeeds while the machines start at the new level: the
-// answer to the first call can be lost.
+// TestRepeated checks that a repeated call succeeds while the machines restart at the new level,
+// because the answer to the first call can be lost.
 func TestRepeated(t *testing.T) {
 	own := Minor{1, 37}
 	away := Member{"b", own, "its API server is not ready: connection refused"}
@@ -116,9 +116,9 @@ func TestRepeated(t *testing.T) {
 			t.Errorf("%+v: %v, %+v", c, next, no)
 		}
 	}
-	// Without the version of a member, it is unknown whether the level can be raised.
+	// If the version of a member is unknown, the level cannot be raised.
 	if _, no := (Cluster{own, members(own, Minor{}), ""}).Next(); no == nil {
-		t.Error("a member of an unknown version")
+		t.Error("the level is raised although the version of a member is unknown")
 	}
 }
 
@@ -162,7 +162,7 @@ func TestCheckTarget(t *testing.T) {
 	}
 }
 
-// TestProperties checks the laws of the decisions on random clusters.
+// TestProperties checks properties of the decisions on random clusters.
 func TestProperties(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	version := func() Minor { return Minor{1, 35 + source.IntN(4)} }
@@ -199,16 +199,17 @@ func TestProperties(t *testing.T) {
 			continue
 		}
 		raised++
-		// Until then each member could go back to the level, and from then on none can.
+		// Before the raise, each member could roll back to the level. After the raise, no member
+		// can.
 		for _, m := range c.Members {
 			if no, _ := CheckTarget(c.Level, m.Kubernetes, c.Level, true); no != nil {
-				t.Fatalf("%+v: no way back before: %+v", c, no)
+				t.Fatalf("%+v: no rollback is possible before the raise: %+v", c, no)
 			}
 			if no, forced := CheckTarget(next, m.Kubernetes, c.Level, true); no == nil || forced {
-				t.Fatalf("%+v: a way back after level %v", c, next)
+				t.Fatalf("%+v: a rollback is possible after the raise to level %v", c, next)
 			}
 		}
-		// To raise again changes nothing.
+		// A second raise changes nothing.
 		c.Level = next
 		if again, no := c.Next(); no == nil && again != next {
 			t.Fatalf("%+v: %v after %v", c, again, next)
@@ -219,7 +220,8 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// TestHoldEtcd checks each row of the table, and that a step ends the need for it.
+// TestHoldEtcd checks each row of the table, and that HoldEtcd returns Keep after its step is
+// performed.
 func TestHoldEtcd(t *testing.T) {
 	for _, test := range []struct {
 		wanted string
@@ -236,7 +238,7 @@ func TestHoldEtcd(t *testing.T) {
 		{"3.7", Etcd{Own: "3.7", Members: 3}, Keep},
 		{"", Etcd{Own: "3.7", Members: 3}, Keep},
 		{"", Etcd{Own: "3.7", Members: 3, Enabled: true, Target: "3.6"}, Cancel},
-		// Newer members hold this version.
+		// Newer members keep etcd at this version by a downgrade.
 		{"3.7", Etcd{Own: "3.7", Members: 3, Enabled: true, Target: "3.7"}, Keep},
 	} {
 		got := HoldEtcd(test.wanted, test.etcd)
@@ -259,6 +261,6 @@ func TestHoldEtcd(t *testing.T) {
 		}
 	}
 	if EtcdOf(Minor{1, 36}) != "3.6" || EtcdOf(Minor{1, 40}) != "" {
-		t.Error("the versions of etcd by level")
+		t.Error("EtcdOf returns a wrong version of etcd")
 	}
 }

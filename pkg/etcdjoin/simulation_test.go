@@ -25,7 +25,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d worlds: %d whole, %d without a quorum, %d that lost all data and bootstrapped again", worlds, ended[whole], ended[stuck], ended[bootstrappedAgain])
 	for end, n := range ended {
 		if n == 0 {
-			t.Errorf("no world has ended as number %d: the simulation shows less than it says", end)
+			t.Errorf("no world has ended as number %d: the simulation does not cover this case", end)
 		}
 	}
 }
@@ -149,8 +149,8 @@ func (w *world) answer(o *machine, lossy bool) PeerAnswer {
 	return PeerAnswer{From: from, State: Serving, Members: slices.Clone(o.data.members)}
 }
 
-// step makes a machine query a peer, and after the last peer decide and act. Any event can happen
-// between two queries.
+// step makes a machine query one peer. After the last peer, the machine decides and acts. Any event
+// can happen between two queries.
 func (w *world) step(m *machine, lossy bool) error {
 	if !m.up {
 		return nil
@@ -172,7 +172,7 @@ func (w *world) step(m *machine, lossy bool) error {
 		w.tell("%s founds", m.self.Name)
 		for _, o := range w.machines {
 			if o.data != nil && w.kept(o) {
-				return fmt.Errorf("%s founds a cluster although %s has data", m.self.Name, o.self.Name)
+				return fmt.Errorf("%s bootstraps a cluster although %s has data", m.self.Name, o.self.Name)
 			}
 		}
 		w.founded++
@@ -192,7 +192,7 @@ func (w *world) kept(o *machine) bool { return o.data.member(o.id) != nil }
 
 func (w *world) id() uint64 { w.nextID++; return w.nextID }
 
-// remove has the rules of etcd: only with a quorum, and only if a quorum remains.
+// remove removes a member by the rules of etcd: only with a quorum, and only if a quorum remains.
 func (w *world) remove(m, via *machine, which Member) {
 	c := via.data
 	if !via.up || c == nil || !w.hasQuorum(c) || c.member(which.ID) == nil {
@@ -209,7 +209,8 @@ func (w *world) remove(m, via *machine, which Member) {
 	c.members = slices.DeleteFunc(c.members, func(o Member) bool { return o.ID == which.ID })
 }
 
-// add has the rules of etcd: only while all voters are connected. The answer can be lost.
+// add adds a learner by the rules of etcd: only while all voters are connected. The answer can be
+// lost.
 func (w *world) add(m, via *machine, lossy bool) {
 	c := via.data
 	if !via.up || c == nil || !w.hasQuorum(c) {
@@ -256,8 +257,9 @@ func (w *world) judge() error {
 	return nil
 }
 
-// excuse returns why a machine may stay outside forever: the remaining members have no quorum, or
-// its data belongs to a member that was removed in its absence.
+// excuse returns nil if a machine may stay outside the cluster for ever: the remaining members have
+// no quorum, or the machine's data belongs to a member that was removed in its absence. Otherwise
+// it returns an error.
 func (w *world) excuse(m *machine) error {
 	for _, o := range w.machines {
 		if o.data != nil && (o.data.member(o.id) == nil || !w.hasQuorum(o.data)) {
@@ -265,5 +267,5 @@ func (w *world) excuse(m *machine) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is outside, and nothing is in its way", m.self.Name)
+	return fmt.Errorf("%s is outside the cluster without a reason", m.self.Name)
 }

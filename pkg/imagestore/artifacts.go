@@ -19,11 +19,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
 )
 
-// An archive may contain OCI artifacts. No container runs them, so the kubelet regards them as
-// unused images, and would delete them to free space. Therefore Import gives each artifact that can
-// be for an add-on a second name, which is pinned and contains the digest. The second name exists
-// until the add-on has read the artifact (Release), or until no add-on has used the artifact for a
-// long time (Unpin).
+// An archive may contain OCI artifacts. No container uses them, so the kubelet regards them as
+// unused images, and would delete them to free space. Therefore Import gives a second name to each
+// artifact that can be for an add-on. This name contains the digest, and is pinned. The second name
+// exists until the add-on has read the artifact (Release), or until no add-on has used the artifact
+// for a long time (Unpin).
 
 // The labels of the second name: with labelPinned, the kubelet does not delete the image
 // (containerd's internal/cri/labels). labelArtifact marks the second names of this package.
@@ -80,7 +80,8 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 }
 
 // Unpin deletes the second names of the artifacts that were imported before the time then, except
-// artifacts with the given digests ("sha256:…"). Afterwards the kubelet can delete the artifacts.
+// those of artifacts with the given digests ("sha256:…"). The kubelet can then delete the unpinned
+// artifacts.
 func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -97,8 +98,8 @@ func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) err
 	return nil
 }
 
-// Release deletes all names of the artifacts with manifests that have the given digests
-// ("sha256:…"). It does not delete images.
+// Release deletes all names of the artifacts with the manifest digests ("sha256:…"). It does not
+// delete images.
 func (s *Store) Release(ctx context.Context, digests []string) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -124,7 +125,7 @@ func (s *Store) Release(ctx context.Context, digests []string) error {
 	return nil
 }
 
-// remove deletes a name, unless the name has another target meanwhile.
+// remove deletes the name of image i. It does nothing if the name now has another target.
 func (s *Store) remove(ctx context.Context, i *imagesapi.Image) error {
 	_, err := imagesapi.NewImagesClient(s.conn).Delete(inNamespace(ctx), &imagesapi.DeleteImageRequest{Name: i.Name, Target: i.Target})
 	if err != nil && status.Code(err) != codes.NotFound {
@@ -162,7 +163,7 @@ type blob struct {
 	stream contentapi.Content_ReadClient
 	cancel context.CancelFunc
 	rest   []byte
-	err    error // the error that has ended the stream; io.EOF at the end of the blob
+	err    error // the error that ended the stream; io.EOF at the end of the blob
 }
 
 func (b *blob) receive() error {
@@ -192,8 +193,8 @@ func (b *blob) Close() error {
 	return nil
 }
 
-// isDigestName reports whether a name is made of a digest: the digest of a configuration in names
-// of containerd's CRI plugin, or the digest of an artifact in names of pin.
+// isDigestName reports whether a name consists of a digest. containerd's CRI plugin makes such
+// names of the digest of a configuration, and pin makes them of the digest of an artifact.
 func isDigestName(name string) bool {
 	return strings.HasPrefix(name, "sha256:") || strings.HasPrefix(name, pinnedName("sha256:"))
 }

@@ -40,8 +40,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// daemon is a fake of the parts of containerd that this package calls. An import brings the images
-// of next.
+// daemon is a fake of the parts of containerd that this package calls. An import creates the images
+// in the field next.
 type daemon struct {
 	imagesapi.UnimplementedImagesServer
 	streamapi.UnimplementedStreamingServer
@@ -56,7 +56,7 @@ type daemon struct {
 	disk    *disk
 	next    map[string]string // digests by name
 	pulled  map[string]string // images that pods pull during an import, digests by name
-	remote  map[string]string // of a registry, digests by name
+	remote  map[string]string // images of a registry, digests by name
 	writes  int64             // number of record writes
 	listed  func()            // called after a list of images was answered, with mu held
 }
@@ -107,7 +107,8 @@ func namespaced(ctx context.Context) error {
 	return nil
 }
 
-// namespaceOf returns the namespace of a call, of which containerd accepts one.
+// namespaceOf returns the namespace of a call. containerd requires exactly one; several are joined
+// by commas.
 func namespaceOf(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
 	return strings.Join(md.Get("containerd-namespace"), ", ")
@@ -243,7 +244,7 @@ func (d *daemon) record(name, digest string, labels map[string]string) {
 	}
 }
 
-// smallConfig and anImage are an image of one layer.
+// smallConfig and anImage are the configuration and the manifest of an image with one layer.
 var (
 	smallConfig = configOf("small")
 	anImage     = fmt.Sprintf(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":1},"layers":[{"digest":%q,"size":2}]}`,
@@ -282,8 +283,9 @@ func TestIsArtifact(t *testing.T) {
 	}
 }
 
-// TestArtifacts: an imported artifact is pinned by its digest until it is released, so that neither
-// the kubelet nor another artifact of the same name removes it; images are not pinned.
+// TestArtifacts: an imported artifact is pinned by its digest until it is released. Until then, the
+// kubelet cannot delete it, and another artifact with the same name does not remove it. Images are
+// not pinned.
 func TestArtifacts(t *testing.T) {
 	d, store := started(t)
 	image, flux, oras := d.put(anImage), d.put(fromFlux), d.put(fromOras)
@@ -301,14 +303,14 @@ func TestArtifacts(t *testing.T) {
 	}
 	d.next = map[string]string{"imported:1": oras}
 	if _, err := store.Import(t.Context(), anArchive()); err != nil || d.images[pinnedName(flux)] == nil || d.images[pinnedName(oras)] == nil {
-		t.Errorf("another one under the same name: %v, %q", err, d.names())
+		t.Errorf("another artifact with the same name: %v, %q", err, d.names())
 	}
 	if again, err := store.Import(t.Context(), anArchive()); err != nil || len(again) != 1 || again[0].Name != "docker.io/library/imported:1" {
 		t.Errorf("the same archive again: %+v, %v", again, err)
 	}
 	d.next = nil
 	if _, err := store.Import(t.Context(), anArchive()); err == nil {
-		t.Error("an archive that names nothing, and nothing is said of it")
+		t.Error("an archive without names is accepted")
 	}
 	listed, err := store.List(t.Context())
 	if err != nil {
@@ -320,19 +322,19 @@ func TestArtifacts(t *testing.T) {
 	}
 	slices.Sort(shown)
 	if want := []string{fmt.Sprintf("docker.io/library/imported:1 %d", len(fromOras)+2+4), fmt.Sprintf("docker.io/library/web:1 %d", len(anImage)+1+2), fmt.Sprintf("imported@%s %d", flux, len(fromFlux)+1+3)}; !slices.Equal(shown, want) {
-		t.Errorf("shown are %q\nwant %q", shown, want)
+		t.Errorf("the list of images is %q\nwant %q", shown, want)
 	}
 
 	if err := store.Release(t.Context(), []string{flux, image, "sha256:none"}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := d.names(), []string{"docker.io/library/imported:1", "docker.io/library/web:1", "imported@" + oras}; !slices.Equal(got, want) {
-		t.Errorf("left are %q, want %q", got, want)
+		t.Errorf("after the release, the store has %q, want %q", got, want)
 	}
 }
 
-// TestUnpin: an artifact that no add-on has read for long becomes an ordinary image. An artifact
-// too large for add-ons is never pinned.
+// TestUnpin: an artifact that no add-on has read for a long time loses its second name. An artifact
+// that is too large for add-ons is never pinned.
 func TestUnpin(t *testing.T) {
 	d, store := started(t)
 	flux, oras := d.put(fromFlux), d.put(fromOras)
@@ -373,6 +375,6 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	if _, err := store.Open(t.Context(), artifact.Blob{SHA256: strings.Repeat("0", 64)}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("one that is not there: %v", err)
+		t.Errorf("error of a missing blob: %v", err)
 	}
 }

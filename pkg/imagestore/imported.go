@@ -62,8 +62,8 @@ func (s *Store) marks(ctx context.Context) (map[string]map[string]string, error)
 	return all, nil
 }
 
-// Imported provides the imported images with all their content. It excludes pulled images, because
-// their pull may have required a password, and Imported requires no password of its readers.
+// Imported provides the imported images with all their content, without a password. It excludes
+// pulled images, because their registry may require a password.
 type Imported struct {
 	store *Store
 
@@ -130,7 +130,7 @@ func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) ma
 	w := walk{read: i.store.texts(inNamespace(ctx))}
 	whole, err := w.grow(tree, target, 0)
 	if err != nil {
-		// cached as empty: the image is too large, which cannot change
+		// The image is too large, which cannot change. So the cache gets an empty tree.
 		tree, whole = map[string]ocispec.Descriptor{}, true
 	}
 	if whole {

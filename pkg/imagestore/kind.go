@@ -106,7 +106,7 @@ func unzipped(head []byte, whole bool) string {
 	case isTar(block[:n]):
 		return ""
 	case err == nil, errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && whole:
-		// decompress only once, because the nesting can be endless
+		// The content is decompressed only once, because the nesting can be endless.
 		if bytes.HasPrefix(block[:n], []byte{0x1f, 0x8b}) {
 			return "the file is compressed by gzip more than once; decompress it first (gzip -d FILE)"
 		}
@@ -134,7 +134,7 @@ func text(head []byte) string {
 		return "a script"
 	}
 	head = head[:min(len(head), tarBlock)]
-	// the last character may be incomplete
+	// The last character may be incomplete.
 	for cut := 0; cut < utf8.UTFMax && !utf8.Valid(head); cut++ {
 		head = head[:len(head)-1]
 		if len(head) == 0 {
@@ -188,7 +188,7 @@ func archive(r io.Reader) (io.Reader, error) {
 	return buffered, nil
 }
 
-// refused returns an error for the user from an error text of containerd about an archive.
+// refused converts an error text of containerd about an archive to an error for the user.
 func refused(message string) error {
 	for _, known := range [][2]string{
 		{"unrecognized image format", "it is a tar archive, but of no image: it has neither oci-layout and index.json, nor manifest.json (`docker export` and `podman export` write files of a container, not an image)"},

@@ -34,8 +34,8 @@ func (m manifest) layersSize() (total int64) {
 	return total
 }
 
-// texts is a function that reads a manifest, an index or a configuration by its digest. More than
-// maxManifest bytes are an error.
+// texts is a function that reads a manifest, an index or a configuration by its digest. It fails if
+// the content has more than maxManifest bytes.
 type texts func(digest string) ([]byte, error)
 
 // decoded decodes a manifest or an index.

@@ -22,8 +22,9 @@ import (
 // its full name, and rejects a name that no pod can use.
 
 // fullName returns the full name by which containerd finds an image: with a registry, and with a
-// tag or a digest. It is derived as in docker and containerd (github.com/distribution/reference).
-// If the name contains a digest, it must be that of the target.
+// tag or a digest. The full name is derived as in docker and containerd
+// (github.com/distribution/reference). If the name contains a digest, this must be the digest
+// target.
 func fullName(name, target string) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -55,8 +56,8 @@ func (s *Store) finish(ctx context.Context, before, brought []*imagesapi.Image, 
 	return nil, errors.Join(fmt.Errorf("image import: %w; nothing was imported", err), s.revert(ctx, before, brought))
 }
 
-// verify returns the full name for each name. It returns an error unless all names are valid and
-// not reserved, and all targets are usable on this machine.
+// verify returns the full name for each name. It returns an error if a name is invalid or reserved,
+// or if this machine cannot use a target.
 func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image, reserved []string) (map[string]string, error) {
 	full, targets, usable := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, i := range imagesOf(brought) {

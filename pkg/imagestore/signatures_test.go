@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
 )
 
-// TestSubjects: a signature can name the index of an image or its manifest for this machine, and
-// nothing of another image.
+// TestSubjects: a signature can name the index of an image or its manifest for this machine, but no
+// part of another image.
 func TestSubjects(t *testing.T) {
 	l := library{}
 	image, arm := l.image(isAMD64, layered), l.image(isARM64, layered)
@@ -73,8 +73,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestFetchSignatures: signatures are outside the images of the kubelet, and stay as long as their
-// image has a name.
+// TestFetchSignatures: the kubelet does not see fetched signatures as images. They are stored as
+// long as their image has a name.
 func TestFetchSignatures(t *testing.T) {
 	d, store := started(t)
 	image, signatures := d.put(anImage), d.put(`{"layers":[{"digest":"sha256:a","size":200}]}`)
@@ -84,10 +84,10 @@ func TestFetchSignatures(t *testing.T) {
 	d.record("registry.example.com/old:1", signatures, nil)
 	d.record("registry.example.com/gone:sha256-c.sig", signatures, map[string]string{labelSignatureOf: "sha256:c", labelImported: "true"})
 	if err := store.FetchSignatures(t.Context(), "registry.example.com/app:sha256-c.sig", image); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a name that the registry does not have: %v", err)
+		t.Errorf("error of a name that the registry does not have: %v", err)
 	}
 	if err := store.FetchSignatures(t.Context(), large, image); err == nil || !strings.Contains(err.Error(), "is too large for signatures") || d.fetched[large] != nil {
-		t.Errorf("too large: %v", err)
+		t.Errorf("error of signatures that are too large: %v", err)
 	}
 	for _, f := range [][2]string{{old, signatures}, {name, image}} {
 		if err := store.FetchSignatures(t.Context(), f[0], f[1]); err != nil {
@@ -105,12 +105,12 @@ func TestFetchSignatures(t *testing.T) {
 	}
 	delete(d.images, "registry.example.com/old:1")
 	if err := store.FetchSignatures(t.Context(), name, image); err != nil || d.fetched[old] != nil || d.fetched[name] == nil {
-		t.Errorf("after the image is gone: %v, %v", err, d.fetched)
+		t.Errorf("after the deletion of the image: %v, %v", err, d.fetched)
 	}
 }
 
-// TestConcurrentPull: the search for signatures of images that are gone keeps the signatures of an
-// image that a pull brings during the search.
+// TestConcurrentPull: the deletion of signatures without an image does not delete the signatures of
+// an image that is pulled at the same time.
 func TestConcurrentPull(t *testing.T) {
 	d, store := started(t)
 	image, pulled, signatures := d.put(anImage), d.put("another image"), d.put("{}")
@@ -144,7 +144,8 @@ func TestPinSignatures(t *testing.T) {
 	}
 }
 
-// TestImportSignatures: an archive can contain the signatures of its image, which are not unpacked.
+// TestImportSignatures: an archive can contain the signatures of its image. Signatures are not
+// unpacked.
 func TestImportSignatures(t *testing.T) {
 	d, store := started(t)
 	signed := d.put(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:c","size":1},"layers":[{"mediaType":"` + imagesignature.ClaimType + `","digest":"sha256:l","size":2}]}`)

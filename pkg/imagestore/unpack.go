@@ -31,17 +31,17 @@ const (
 	// labelSnapshot is a label on the configuration of an image. Its value is the snapshot of the
 	// layers, which the label protects from containerd's garbage collection.
 	labelSnapshot = "containerd.io/gc.ref.snapshot." + snapshotter
-	// leaseTTL is how long the lease protects the snapshots of an unpack if this process dies
-	// before it releases the lease.
+	// leaseTTL is the TTL of the lease that protects the snapshots during an unpack. It applies if
+	// this process dies before it releases the lease.
 	leaseTTL = time.Hour
 	// cleanupTimeout is the timeout of the cleanup after an unpack.
 	cleanupTimeout = 10 * time.Second
 )
 
 // unpack creates the snapshots of images, layer after layer, before the first container needs them.
-// Otherwise containerd would unpack the image for each container: if fifty containers start at
-// once, all of them unpack, and all fail after the kubelet's timeout of two minutes. unpack skips
-// artifacts, and images that were deleted meanwhile.
+// Otherwise containerd would unpack the image for each container. If fifty containers start at
+// once, containerd would unpack it fifty times, and all containers would fail after the kubelet's
+// timeout of two minutes. unpack skips artifacts, and images that were deleted meanwhile.
 //
 // It performs the steps of containerd's client (client/image.go, Unpack). Unlike the client, it
 // syncs the files of each layer to the disk before it commits the layer.
@@ -116,8 +116,8 @@ func (s *Store) unpackOne(ctx context.Context, target string) error {
 	return err
 }
 
-// apply creates the snapshot name of a layer on top of the snapshot below, unless name exists.
-// plain is the digest of the uncompressed layer.
+// apply unpacks a layer into a new snapshot with the given name, on top of the snapshot below. It
+// does nothing if the snapshot exists. plain is the digest of the uncompressed layer.
 func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name, below string) (err error) {
 	snapshots := snapshotsapi.NewSnapshotsClient(s.conn)
 	if _, err := snapshots.Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: name}); status.Code(err) != codes.NotFound {
@@ -135,7 +135,7 @@ func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		_, tidied := snapshots.Remove(ctx, &snapshotsapi.RemoveSnapshotRequest{Snapshotter: snapshotter, Key: key})
-		if status.Code(err) == codes.AlreadyExists { // containerd was faster, for a container
+		if status.Code(err) == codes.AlreadyExists { // containerd unpacked it for a container
 			err = nil
 		}
 		err = errors.Join(err, tidied)

@@ -29,7 +29,7 @@ type disk struct {
 	lease     string
 	log       []string
 	full      bool
-	other     string // appears when a client commits it
+	other     string // a snapshot that another client commits first
 }
 
 // use checks the namespace, lease and snapshotter of a call.
@@ -133,7 +133,7 @@ func (c contents) Update(ctx context.Context, r *contentapi.UpdateRequest) (*con
 	for _, path := range r.UpdateMask.GetPaths() {
 		key := strings.TrimPrefix(path, "labels.")
 		has[key] = r.Info.Labels[key]
-		if key == labelSnapshot { // only the lease protects the snapshot until the label exists
+		if key == labelSnapshot { // before this label exists, the lease must protect the snapshot
 			err = c.d.use(ctx, "overlayfs")
 		}
 	}
@@ -183,8 +183,8 @@ func chain(layers ...string) string {
 	return identity.ChainID(ids).String()
 }
 
-// TestUnpack: an import unpacks each layer once on top of the layer below, the result is protected,
-// and no partial layer stays.
+// TestUnpack: an import unpacks each layer once on top of the layer below. The snapshots are
+// protected from garbage collection, and no partial layer remains.
 func TestUnpack(t *testing.T) {
 	d, store := started(t)
 	web, config := d.image(configOf("base", "web"), "base", "web")
@@ -203,10 +203,10 @@ func TestUnpack(t *testing.T) {
 		t.Errorf("unpacked: %v; there are %v, lease %q", d.disk.log, d.disk.snapshots, d.disk.lease)
 	}
 	if got := d.labels[config]["containerd.io/gc.ref.snapshot.overlayfs"]; got != chain("base", "web") {
-		t.Errorf("the image keeps %q", got)
+		t.Errorf("the label of the image protects %q", got)
 	}
 
-	// The same image is imported again with another layer, which a container unpacks meanwhile.
+	// The same image is imported again, with a new image that another client unpacks first.
 	other, _ := d.image(configOf("base", "other"), "base", "other")
 	d.disk.log, d.disk.other, d.next = nil, chain("base", "other"), map[string]string{"example.com/web:1": index, "example.com/other:1": other}
 	if _, err := store.Import(t.Context(), anArchive()); err != nil {
@@ -237,7 +237,7 @@ func TestUnpack(t *testing.T) {
 		}
 	}
 
-	// An image that is deleted meanwhile is not an error.
+	// An image that was deleted after its import is not an error.
 	gone := []*imagesapi.Image{{Name: "gone:1", Target: &types.Descriptor{Digest: "sha256:" + strings.Repeat("0", 64)}}}
 	if err := store.unpack(inNamespace(t.Context()), gone); err != nil || errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)

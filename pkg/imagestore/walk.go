@@ -28,7 +28,7 @@ const (
 // errBounds is the error for an image that exceeds the limits.
 var errBounds = errors.New("its manifests exceed the limits of an image")
 
-// walk reads a target with all manifests and indexes that it refers to, within the limits.
+// walk reads a target, and all manifests and indexes to which it refers, within the limits.
 type walk struct {
 	read      texts
 	configs   bool // verify the platform of each image in its configuration
@@ -47,7 +47,7 @@ type image struct {
 	layers []digest.Digest
 }
 
-// text reads a document and counts it against the limits.
+// text reads a document, and returns an error if the document exceeds the limits.
 func (w *walk) text(d digest.Digest) ([]byte, error) {
 	if w.manifests++; w.manifests > maxManifests {
 		return nil, fmt.Errorf("%w: more than %d manifests", errBounds, maxManifests)
@@ -107,7 +107,7 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 		}
 		found, err := w.choose(entry, depth+1)
 		switch {
-		// an archive for a single platform can contain the index for all platforms
+		// An archive for a single platform can contain the index for all platforms.
 		case errors.Is(err, fs.ErrNotExist):
 			missing = err
 			continue
@@ -139,7 +139,7 @@ const attestation = "vnd.docker.reference.type"
 const provenance = "application/vnd.in-toto+json"
 
 // judge returns the image of a manifest if the manifest is an artifact or an image for this
-// machine, else nil.
+// machine, otherwise nil.
 func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error) {
 	found := &image{Descriptor: d, manifest: m}
 	attests := func(l ocispec.Descriptor) bool { return l.MediaType == provenance }
@@ -148,7 +148,7 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 		return nil, nil
 	case m.isArtifact():
 		return found, nil
-	// the index states the platform, or the caller has chosen the manifest
+	// The index states the platform, or the caller has chosen the manifest.
 	case !w.configs && (depth == 0 || d.Platform != nil):
 		return found, nil
 	case m.Config.Digest == "":
@@ -195,7 +195,7 @@ func ours(p ocispec.Platform) bool {
 	return false
 }
 
-// other records a platform of other machines, for an error text.
+// other records a platform that is not that of this machine, for an error text.
 func (w *walk) other(p ocispec.Platform) {
 	const most = 8 // platforms in a message
 	known := func(s string) string {
@@ -223,8 +223,8 @@ func printed(s string) string {
 }
 
 // grow adds a manifest or an index, and all content that it refers to, to a tree. whole reports
-// whether it could read all manifests. It skips content for other platforms, which Import does not
-// store.
+// whether grow could read all manifests. grow skips content for other platforms, because Import
+// does not store such content.
 func (w *walk) grow(tree map[string]ocispec.Descriptor, target ocispec.Descriptor, depth int) (whole bool, err error) {
 	if _, known := tree[target.Digest.String()]; known {
 		return true, nil

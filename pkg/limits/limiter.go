@@ -30,9 +30,9 @@ func NewLimiter(total, perCaller int) *Limiter {
 	return &Limiter{total: total, perCaller: perCaller, byCaller: map[string]int{}, freed: make(chan struct{})}
 }
 
-// Acquire starts an operation for a caller and returns the function that ends it. At a limit it
-// returns ErrReached or ErrCallerReached, and a channel that is closed when the next operation
-// ends.
+// Acquire starts an operation for a caller and returns the function that ends it. If a limit is
+// reached, Acquire returns ErrReached or ErrCallerReached, and a channel that is closed when the
+// next operation ends.
 func (p *Limiter) Acquire(caller string) (release func(), freed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,8 +63,9 @@ func (p *Limiter) Running() (total int, byCaller map[string]int) {
 	return p.running, maps.Clone(p.byCaller)
 }
 
-// Wait starts an operation as Acquire does, and waits at a limit until an operation ends. It
-// returns the function that ends the operation. It fails with the cause of ctx when ctx ends first.
+// Wait starts an operation as Acquire does. If a limit is reached, it waits until an operation ends
+// and tries again. It returns the function that ends the operation. It fails with the cause of ctx
+// when ctx ends first.
 func (p *Limiter) Wait(ctx context.Context, caller string) (leave func(), err error) {
 	for {
 		leave, freed, why := p.Acquire(caller)

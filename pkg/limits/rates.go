@@ -10,8 +10,8 @@ import (
 
 // Rates is a token bucket per key, for at most MaxKeys keys. If there is no room for a new key, it
 // removes the full buckets. While no bucket is full, all new keys share a single bucket. So a
-// caller with many keys cannot refill the bucket of a key. But while it uses MaxKeys keys, it can
-// take the tokens of the shared bucket from other callers.
+// caller with many keys cannot refill an empty bucket. But while this caller uses MaxKeys keys, it
+// can take the tokens of the shared bucket from other callers.
 type Rates struct {
 	Interval time.Duration // time in which a bucket gains a token
 	Burst    int           // tokens of a full bucket: the operations without a pause
@@ -25,8 +25,8 @@ type Rates struct {
 // MaxKeys is the maximum number of keys with a bucket of their own.
 const MaxKeys = 1000
 
-// sweepInterval is the minimum time between two searches for full buckets. A shorter Rates.Interval
-// replaces it.
+// sweepInterval is the minimum time between two searches for full buckets. If Rates.Interval is
+// shorter, it is the minimum time.
 const sweepInterval = time.Second
 
 // Allow reports whether an operation of a key may start now. If it may, Allow takes a token from
@@ -69,8 +69,8 @@ func (t *Rates) bucketLocked(key string, now time.Time) *rate.Limiter {
 func (t *Rates) newBucket() *rate.Limiter { return rate.NewLimiter(rate.Every(t.Interval), t.Burst) }
 
 // sweepLocked removes the full buckets. A key loses nothing, because its next bucket is full again.
-// There is a minimum time between two searches, because otherwise each key of a flood of new keys
-// would cause a search. The caller holds mu.
+// The minimum time between two searches prevents that each key in a flood of new keys causes a
+// search. The caller holds mu.
 func (t *Rates) sweepLocked(now time.Time) {
 	if now.Sub(t.swept) < min(t.Interval, sweepInterval) {
 		return

@@ -22,9 +22,10 @@ type Limits struct {
 	// Clients is the maximum number of connections that have sent the token. A request with the
 	// token on a further connection gets status 503.
 	Clients int
-	// MaxUnauthenticated is the maximum number of connections that have not sent the token. A new
-	// connection at the limit closes the oldest of them. So a silent process cannot block the
-	// server, and closes no connection of a client.
+	// MaxUnauthenticated is the maximum number of connections that have not sent the token. At the
+	// limit, a new connection closes the oldest of these connections. So a process that opens
+	// connections without the token can neither block the server nor close the connection of a
+	// client.
 	MaxUnauthenticated int
 	Header             time.Duration // timeout for the header of a request
 	Idle               time.Duration // timeout between two requests
@@ -43,7 +44,7 @@ func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 
 type connKey struct{}
 
-// Authorized reports whether a request shows the token. From then on its connection counts as a
+// Authorized reports whether a request shows the token. If it does, its connection becomes a
 // connection of a client. If the token is wrong (403) or Limits.Clients is reached (503),
 // Authorized answers the request, closes the connection and returns false.
 func Authorized(w http.ResponseWriter, r *http.Request, shown string, token []byte) bool {
@@ -97,8 +98,8 @@ func (p *connLimiter) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// take counts a new connection. It returns the connection that the new connection displaces; nil if
-// there is room.
+// take counts a new connection. It returns the connection that the new connection displaces, or nil
+// if the limit is not reached.
 func (p *connLimiter) take(c *conn) (oldest *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package machineapi has the types of the kinds that describe the machines of a cluster as objects
 // of Kubernetes:
 //
-//   - OrlopCluster and OrlopMachine are the infrastructure half of the v1beta2 contract of Cluster
-//     API.
+//   - OrlopCluster and OrlopMachine implement the infrastructure half of the v1beta2 contract of
+//     Cluster API.
 //   - OrlopHost is a machine that waits for a configuration.
 //   - OrlopMachineTemplate describes the workers that waiting machines become.
 //   - OrlopApprovalRule approves waiting machines by their serial numbers.

@@ -15,8 +15,8 @@ type Addon struct {
 	Rights     AddonRights `json:"rights"`
 	// minimum version of Kubernetes, for example 1.36; empty for any version
 	Kubernetes string `json:"kubernetes"`
-	// Within is the time in which changed manifests must become healthy; otherwise the controllers
-	// roll the add-on back. 0 disables the rollback.
+	// Within is the time in which changed manifests must become healthy. After this time, the
+	// controllers roll an unhealthy add-on back. 0 disables the rollback.
 	Within time.Duration `json:"within"`
 }
 

@@ -10,9 +10,8 @@ import (
 // separated by commas. The status of the Node has only the first address of each family.
 const AddressesAnnotation = "network.orlop.dev/addresses"
 
-// mostAddresses is the maximum number of addresses that a machine publishes. It is also the maximum
-// that ReadPublished returns, because a kubelet can write an annotation with any number of
-// addresses.
+// mostAddresses is the maximum number of addresses that a machine publishes. ReadPublished returns
+// at most this number, because a kubelet can write an annotation with any number of addresses.
 const mostAddresses = 64
 
 // Published returns the value of the annotation for the addresses of a machine's links. It contains

@@ -11,8 +11,8 @@ import (
 // addresses and files. A control-plane machine issues its own certificates (machined/credentials).
 // A worker gets its certificates from a control-plane machine (machined/membership).
 
-// LeafBackdate is the time between NotBefore of a leaf and its issuance. Because of it, a leaf is
-// valid even on a machine whose clock is up to this time behind, for example after a boot without a
+// LeafBackdate is the time between NotBefore of a leaf and its issuance. So a leaf is valid even on
+// a machine with a clock that is up to this time behind, for example after a boot without a
 // battery-backed clock.
 const LeafBackdate = 30 * 24 * time.Hour
 
@@ -39,7 +39,7 @@ func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
 }
 
 // MachineLeaf returns the specification of the certificate that the machine CA issues to a cluster
-// machine. apid serves with it, and the machine calls other machines with it.
+// machine. apid serves with this certificate, and the machine calls other machines with it.
 func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
 	return pki.Spec{
 		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: pki.Distinct([]string{name, "localhost"}),

@@ -30,8 +30,8 @@ type EtcdTarget struct {
 	Prefix    string `json:"prefix"`
 	AccessKey string `json:"accessKey"`
 	SecretKey string `json:"secretKey"`
-	CA        string `json:"ca"` // of the server, PEM; empty for the public CAs
-	// the way to the server, with the password of a proxy
+	CA        string `json:"ca"` // CA of the server, PEM; empty for the public CAs
+	// how to reach the server; contains the password of a proxy
 	Egress egress.Config `json:"egress,omitzero"`
 }
 
@@ -45,8 +45,8 @@ type UploadResult struct {
 // snapshot in its file argument.
 type EtcdRestore struct {
 	By   string `json:"by"`   // the caller
-	Undo bool   `json:"undo"` // restore the data that the last restore replaced, not the file
-	// name of a stored snapshot to restore, not the file; empty for the file
+	Undo bool   `json:"undo"` // restore the data that the last restore replaced
+	// name of a stored snapshot to restore in place of the file; empty for the file
 	Stored string `json:"stored"`
 }
 

@@ -29,8 +29,8 @@ type MetricsSettings struct {
 	Certificates bool `json:"certificates"`
 }
 
-// MetricsSocket returns the path of the socket on which a service serves its metrics.
-// ServiceMachined is also valid.
+// MetricsSocket returns the path of the socket on which a service, or machined (ServiceMachined),
+// serves its metrics.
 func MetricsSocket(service string) string { return paths.MetricsSockets + "/" + service + ".sock" }
 
 // The HTTP paths on the sockets.

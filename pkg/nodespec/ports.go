@@ -23,8 +23,9 @@ func LoopbackTCP() []int {
 }
 
 // ClosedToPods returns the ports of MachineTCP that no pod needs on any machine. It omits three
-// ports. Pods reach the API server (6443) through its Service. The port of the kubelet (10250) has
-// its own rule. A Prometheus in a pod reads the metrics of machines (PortMetricsd).
+// ports: that of the API server (6443), which pods reach through its Service; that of the kubelet
+// (10250), which has its own rule; and PortMetricsd, from which a Prometheus in a pod reads the
+// metrics of machines.
 func ClosedToPods() []int {
 	return []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics, paths.PortApid}
 }

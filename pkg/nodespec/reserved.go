@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// Reserved describes which addresses Services must not use for access from outside the cluster, and
-// which addresses they may use as external IPs. The service proxy of every machine rewrites packets
-// to the external addresses of Services. So a Service with the address of a machine would receive
-// the traffic to the ports of that machine.
+// Reserved states two sets of addresses: those that Services must not use for access from outside
+// the cluster, and those that Services may use as external IPs. The service proxy of every machine
+// rewrites packets to the external addresses of Services. So a Service with the address of a
+// machine would receive the traffic to the ports of that machine.
 type Reserved struct {
 	// addresses of the control-plane machines and of this machine, virtual addresses, and the
 	// endpoint

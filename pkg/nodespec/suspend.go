@@ -12,8 +12,8 @@ type SuspendKind struct {
 	Group, Version, Resource string
 }
 
-// DefinitionKind is the kind of which only a part is suspended: the conversion webhook. The
-// CustomResourceDefinition and its objects stay.
+// DefinitionKind is the kind CustomResourceDefinition. Only the conversion webhook of such an
+// object is suspended. The definition and its objects stay.
 const DefinitionKind = "customresourcedefinition"
 
 // SuspendKinds returns all kinds that can be suspended.

@@ -34,8 +34,8 @@ const (
 
 // Answer is the response of a receiver after which the sender must not repeat the records.
 type Answer struct {
-	// Rejected is the number of records that the receiver has rejected. The protocol forbids to
-	// send them again.
+	// Rejected is the number of records that the receiver has rejected. By the protocol, the sender
+	// must not repeat them.
 	Rejected uint64
 	// Problem is the reason of the receiver, or a warning if Rejected is 0; empty for none.
 	Problem string
@@ -79,9 +79,9 @@ func Encode(data *logs.LogsData) ([]byte, error) {
 
 // Post sends a body of Encode to a URL; records is the number of records in it. An error means that
 // the caller must send the records again later. The error is a *Refusal if the receiver has
-// responded. Success, 400 and 413 are no refusal. All other statuses are: some are retryable by the
-// protocol, and the others have a cause that can go away, for example a missing certificate. The
-// client must follow no redirect.
+// responded. Success, 400 and 413 are not refusals. All other statuses are refusals: some are
+// retryable by the protocol, and the others have a cause that can go away, for example a missing
+// certificate. The client must follow no redirect.
 func Post(ctx context.Context, client *http.Client, url string, body []byte, records int) (Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -92,7 +92,7 @@ func Post(ctx context.Context, client *http.Client, url string, body []byte, rec
 	request.Header.Set("User-Agent", "orlop")
 	response, err := client.Do(request)
 	if failure := (*neturl.Error)(nil); errors.As(err, &failure) {
-		err = failure.Err // without the URL, which the caller knows
+		err = failure.Err // omits the URL, because the caller knows the URL
 	}
 	if err != nil {
 		return Answer{}, err
@@ -149,8 +149,9 @@ func partial(body []byte, records int) (a Answer, err error) {
 	return a, err
 }
 
-// fields calls each for every field of a message that is a varint (value) or has a length
-// (content). It skips all other fields. It fails with errAnswer for an invalid message.
+// fields calls the function each for every field of a message that is a varint (argument value) or
+// has a length (argument content). It skips all other fields. It fails with errAnswer for an
+// invalid message.
 func fields(message []byte, each func(number protowire.Number, value uint64, content []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

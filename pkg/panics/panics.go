@@ -1,10 +1,11 @@
 // Package panics turns a panic into a recorded error. So a fault in one task does not end the
-// process and all its other tasks. PID 1 needs this most: a panic that ends PID 1 ends the machine.
+// process and all its other tasks. This is most important for PID 1, because a panic that ends PID
+// 1 stops the machine.
 //
-// A process sets the recorder once (OnPanic). Without a recorder the package recovers no panic, for
-// example in tests and in processes that machined restarts: a panic ends the process as usual. Some
-// failures of the Go runtime cannot be recovered at all: concurrent map writes, stack overflow, out
-// of memory.
+// A process sets the recorder once (OnPanic). Without a recorder, for example in tests and in
+// processes that machined restarts, the package recovers no panic, and a panic ends the process as
+// usual. Some failures of the Go runtime cannot be recovered at all: concurrent map writes, stack
+// overflow, out of memory.
 //
 // The package does not decide which tasks may continue after a panic; its callers do
 // (docs/decisions/0059-panics.md).
@@ -114,7 +115,7 @@ func (k Restarter) Run(ctx context.Context, where string, f func(context.Context
 	}
 }
 
-// rest waits for the delay long. It returns false if ctx is done before its end.
+// rest waits for the delay long. It returns false if ctx is done before the end of the delay.
 func (k Restarter) rest(ctx context.Context, where string, long time.Duration) bool {
 	if k.BackingOff != nil {
 		k.BackingOff(where, true)

@@ -84,7 +84,7 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, cert)
 	}
-	// pem.Decode skips invalid blocks, so the number of blocks shows them
+	// pem.Decode skips invalid blocks. The number of BEGIN lines shows whether it has skipped one.
 	if n := bytes.Count(text, []byte("-----BEGIN ")); n > len(certs) && len(certs) > 0 {
 		return nil, fmt.Errorf("certificates: cannot read: %d of %d PEM blocks are damaged", n-len(certs), n)
 	}

@@ -12,8 +12,8 @@ import (
 type ClockView struct {
 	Now   time.Time // time of the clock
 	Floor time.Time // a time that has certainly passed
-	// Unknown reports whether the machine still waits for the first synchronization of its clock
-	// after boot.
+	// Unknown means that the machine still waits for the first synchronization of its clock after
+	// boot.
 	Unknown bool
 }
 
@@ -89,9 +89,9 @@ func VerifyServer(chain []*x509.Certificate, roots *x509.CertPool, name string, 
 	return err
 }
 
-// earliestTime returns floor, or the latest NotBefore in the chain if this is later. The client
-// uses it as the present time while the clock is unknown. So a certificate that expired before
-// floor is invalid, and a certificate that becomes valid after floor is valid.
+// earliestTime returns floor, or the latest NotBefore in the chain if this is later than floor. The
+// client uses the result as the present time while the clock is unknown. So a certificate that
+// expired before floor is invalid, and a certificate that becomes valid after floor is valid.
 func earliestTime(chain []*x509.Certificate, floor time.Time) time.Time {
 	for _, c := range chain {
 		if c.NotBefore.After(floor) {

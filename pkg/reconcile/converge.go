@@ -44,9 +44,9 @@ func (r Report) Kind() string {
 	return "operation"
 }
 
-// Converge runs Diff and the operations, and repeats both until Diff returns no operation. It fails
-// if Diff or an operation fails. It also fails after maxRounds rounds, with the operations that
-// remain.
+// Converge runs Diff and performs the operations, and repeats both until Diff returns no operation.
+// It fails if Diff or an operation fails. It also fails after maxRounds rounds, with the operations
+// that remain.
 func Converge(ctx context.Context, c Config) error {
 	var last []Op
 	for range maxRounds {
@@ -107,7 +107,7 @@ type Config struct {
 	Name   string // name of the domain, for example "network"
 	Diff   Diff
 	Report func(Report) // receives each result; may be nil
-	// KeepGoing performs the other operations after a failure. It is for domains with independent
-	// operations.
+	// KeepGoing means that do performs the remaining operations after a failure. It is for domains
+	// with independent operations.
 	KeepGoing bool
 }

@@ -16,9 +16,10 @@ import (
 // calls are special cases of a bidirectional stream.
 var Bidirectional = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// CopyCall forwards the messages of a call to a server, and the messages of the server to the
-// client. It returns the status of the server when the call ends. Both sides must use NewCodec.
-// cancel ends the call to the server. name names the call in the record of a panic.
+// CopyCall forwards the messages of the client's call down to the server's call up, and the
+// messages of the server to the client. It returns the status of the server when the call ends.
+// Both calls must use NewCodec. cancel ends the call to the server. name is the name of the call in
+// the record of a panic.
 func CopyCall(name string, down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFunc) error {
 	go func() {
 		if err := panics.Do(name, func() error { return forward(up, down) }); err != nil {
@@ -40,7 +41,7 @@ func forward(up grpc.ClientStream, down grpc.ServerStream) error {
 			return err
 		}
 		if err := up.SendMsg(message); err != nil {
-			// io.EOF: the server has ended the call; backward gets its status
+			// io.EOF means that the server has ended the call; backward gets the status.
 			if errors.Is(err, io.EOF) {
 				return nil
 			}

@@ -98,7 +98,7 @@ func TestOpen(t *testing.T) {
 	}
 	for _, name := range []string{"/state/key", "/var/log/hidden", "/usr/share/out", "/sys/devices/net0/serial", "/sys/class/net0/dhchap_secret"} {
 		if got, err := content(l, name, true); !errors.Is(err, ErrNotAllowed) || got != "" {
-			t.Errorf("%s, for all: %q, %v", name, got, err)
+			t.Errorf("%s, with access to secrets: %q, %v", name, got, err)
 		}
 	}
 	if err := os.Chmod(filepath.Join(l.Root, "usr/share/socket"), 0o644); err != nil {

@@ -1,7 +1,7 @@
 // Package safefile reads and writes files safely.
 //   - WriteFile and SyncDir replace a file. After a power cut, the file has the old or the new
-//     content, and the new content if the write has returned without an error. They set no owner
-//     and create no directory.
+//     content. It has the new content if WriteFile has returned nil. They set no owner and create
+//     no directory.
 //   - Publish replaces a file on a tmpfs for processes with fewer privileges.
 //   - ReadUntrusted reads a file that a less trusted process can replace.
 //   - AllowList opens only files that a client may read.
@@ -20,8 +20,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// WriteFile replaces a file atomically. When it returns nil, the file has the new content after a
-// power cut, too.
+// WriteFile replaces a file atomically. After it has returned nil, the new content survives a power
+// cut.
 func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	if err := renameio.WriteFile(name, content, mode); err != nil {
 		return err
@@ -29,8 +29,8 @@ func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(name))
 }
 
-// SyncDir flushes a directory. After it, creations, renames and removals in the directory survive a
-// power cut. A flush of the files alone does not do this (fsync(2)).
+// SyncDir flushes a directory. After the flush, creations, renames and removals in the directory
+// survive a power cut. A flush of the files alone is not sufficient for this (fsync(2)).
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -33,7 +33,7 @@ func parseDatabase(name string, content []byte) (d database, err error) {
 		switch e.Type {
 		case TypeX509:
 			d.raw = append(d.raw, e.Data)
-			if c, err := x509.ParseCertificate(e.Data); err == nil { // others match only as a whole
+			if c, err := x509.ParseCertificate(e.Data); err == nil { // others match by their bytes
 				d.certificates = append(d.certificates, c)
 			}
 		case TypeSHA256:
@@ -111,8 +111,8 @@ func Accept(from io.ReaderAt, size int64, db, dbx []byte) error {
 }
 
 // acceptSignature reports whether db accepts a signature, and describes its signer. It does not
-// accept an invalid signature. It returns an error if the signer is revoked, because then the
-// firmware refuses the image, independent of other signatures.
+// accept an invalid signature. It returns an error if the signer is revoked, because the firmware
+// then refuses the image even if another signature is valid.
 func acceptSignature(der []byte, image [sha256.Size]byte, db, dbx database) (who string, trusted bool, err error) {
 	s, err := parseSignature(der)
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo, a process has threads that Go does not know, and a system call on all threads fails.
-// machined is built without cgo.
+// These tests run only without cgo, as machined does. With cgo, a process has threads that Go does
+// not know, and the system calls for all threads fail.
 
 package secureboot
 

@@ -10,6 +10,6 @@
 //	child_linux.go  the checking process
 //
 // The checking process parses certificates and signatures, and has no privileges. PID 1 parses only
-// signature lists, which have fixed fields. The package writes no variable and signs nothing. Its
-// caller decides what follows from a refusal.
+// signature lists, which have fixed fields. The package writes no variable and signs nothing. The
+// caller decides what to do after a refusal.
 package secureboot

@@ -67,7 +67,7 @@ func ParseImage(from io.ReaderAt, size int64) (Image, error) {
 	for _, s := range parts {
 		hashed += s.size
 	}
-	// the data after the sections is hashed, except the signatures
+	// The data after the sections is hashed, too, except for the signatures.
 	end := size - h.table.size
 	if hashed > end || h.table.size > 0 && h.table.at != end {
 		return Image{}, errors.New("boot image: its sections overlap, or its signatures are not at its end")

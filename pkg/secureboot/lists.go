@@ -24,7 +24,7 @@ var (
 type Entry struct {
 	Type  GUID
 	Owner GUID
-	Data  []byte // a part of the argument of ParseLists
+	Data  []byte // content; a part of the slice that was passed to ParseLists
 }
 
 // Sizes of EFI_SIGNATURE_LIST and EFI_SIGNATURE_DATA in bytes.

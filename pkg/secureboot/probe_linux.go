@@ -43,8 +43,8 @@ const (
 	maxReason = 2 << 10  // characters
 )
 
-// Check returns an error if Secure Boot is enabled and the firmware would not start an image. It
-// also returns an error if it cannot find this out. Without Secure Boot it reads only the state.
+// Check returns an error if Secure Boot is enabled and the firmware would not start an image, or if
+// this cannot be determined. Without Secure Boot it reads only the state.
 func (c Checker) Check(ctx context.Context, image *os.File) error {
 	enabled, err := c.enabled()
 	if err != nil || !enabled {

@@ -93,14 +93,14 @@ func inProcess(t *testing.T, asked *int) Start {
 		confined := false
 		err := respond(bytes.NewReader(q), &out, files[0], func() error { confined = true; return nil })
 		if !confined {
-			t.Error("the process has parsed before it was confined")
+			t.Error("the process answered without calling confined")
 		}
 		return out.Bytes(), err
 	}
 }
 
-// TestCheck checks that the checking process runs only if Secure Boot is enabled. Its reason and
-// its failures become errors of the caller.
+// TestCheck checks that the checking process runs only if Secure Boot is enabled. The reason of a
+// refusal, and a failure of the process, become errors of Check.
 func TestCheck(t *testing.T) {
 	signed, esl := load(t, "signed.efi"), load(t, "db.esl")
 	on, off := []byte{1}, []byte{0}
@@ -135,11 +135,11 @@ func TestCheck(t *testing.T) {
 		}
 		err := Checker{Dir: firmware(t, c.variables), Start: start}.CheckBytes(t.Context(), c.image)
 		if asked != c.asked || c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 3000) {
-			t.Errorf("%s: asked %d times, %v; want %q", name, asked, err, c.want)
+			t.Errorf("%s: %d calls of the process, %v; want %q", name, asked, err, c.want)
 		}
 	}
 	if err := respond(strings.NewReader("no question"), io.Discard, nil, nil); err == nil {
-		t.Error("the process answers without a question")
+		t.Error("the process answers an empty request")
 	}
 }
 
@@ -194,6 +194,6 @@ func TestAttributes(t *testing.T) {
 	}
 	s.attested = make([]byte, len(s.attested))
 	if err := s.check(s.certificates[0], image.Digest); err == nil || err.Error() != "the signed attributes are for another content" {
-		t.Errorf("another digest in the attributes: %v", err)
+		t.Errorf("error of another digest in the attributes: %v", err)
 	}
 }

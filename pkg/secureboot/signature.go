@@ -33,7 +33,7 @@ type signature struct {
 	digest       []byte   // digest of the image
 	content      []byte   // signed content, without its tag and length
 	attributes   []byte   // signed attributes, as a SET; nil if there are none
-	attested     []byte   // digest of the content, in the attributes
+	attested     []byte   // digest of the content that the attributes contain
 	value        []byte   // RSA signature of the attributes or of the content
 	issuer       []byte   // issuer of the certificate of the signer, as DER
 	serial       *big.Int // serial number of the certificate of the signer

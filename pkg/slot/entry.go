@@ -86,8 +86,9 @@ func First(all []Entry) (Entry, bool) {
 // Compare orders two versions by the algorithm of the boot loader. It returns a negative number if
 // a is older than b. The algorithm is that of the UAPI.10 Version Format Specification and of
 // systemd 257 (src/fundamental/string-util-fundamental.c, strverscmp_improved). It compares numbers
-// as numbers and words as words. A version with a ~ suffix is older than the version without it. As
-// in systemd, an iteration skips each separator at most once, and checks for the end only after ~.
+// as numbers and words as words. A version with a ~ suffix is older than the version without it.
+// Each iteration skips each separator at most once, and checks for the end of the text only after
+// ~, as systemd does.
 func Compare(a, b string) int {
 	for {
 		a, b = strings.TrimLeftFunc(a, separator), strings.TrimLeftFunc(b, separator)

@@ -21,12 +21,12 @@ func TestEntry(t *testing.T) {
 			t.Errorf("%s: %+v, %t", name, got, ok)
 		}
 		if again, ok := ParseEntry(got.Name()); !ok || again != got {
-			t.Errorf("%s: written as %s, which is read as %+v", name, got.Name(), again)
+			t.Errorf("%s: Name returns %s, which ParseEntry parses as %+v", name, got.Name(), again)
 		}
 	}
 	for _, name := range []string{"orlop.efi", "orlop-1.2.0.efi.new", "linux-6.1.efi", "orlop-1.2.0+x.efi", "orlop-1.2.0+99999999999999999999-0.efi"} {
 		if e, ok := ParseEntry(name); ok {
-			t.Errorf("%s is taken for %+v", name, e)
+			t.Errorf("%s is parsed as %+v", name, e)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func FuzzCompare(f *testing.F) {
 }
 
 func TestCompare(t *testing.T) {
-	// in ascending order, as `systemd-analyze compare-versions` reports
+	// These versions are in ascending order, as `systemd-analyze compare-versions` reports.
 	ascending := []string{"0.9", "1.0.0~rc1", "1.0.0~rc2", "1.0.0", "1.0.0-1", "1.0.1", "1.2.0", "1.10.0", "2"}
 	for i, a := range ascending {
 		for j, b := range ascending {
@@ -99,11 +99,11 @@ func TestFirst(t *testing.T) {
 		{[]Entry{failed}, failed},
 	} {
 		if got, ok := First(c.all); !ok || got != c.want {
-			t.Errorf("of %v: %v", c.all, got)
+			t.Errorf("First of %v: %v", c.all, got)
 		}
 	}
 	if _, ok := First(nil); ok {
-		t.Error("something of nothing")
+		t.Error("First of no entries returned an entry")
 	}
 }
 
@@ -198,18 +198,18 @@ func TestAlwaysAWayBack(t *testing.T) {
 		first, _ := First(entries)
 		if first.Version == "1" {
 			if !entries[1].Failed() {
-				t.Fatal("went back before the tries were used")
+				t.Fatal("the machine rolled back before all tries were used")
 			}
 			return
 		}
-		// the boot loader counts the try
+		// The boot loader counts the try.
 		entries[1].Left, entries[1].Tries = entries[1].Left-1, entries[1].Tries+1
 	}
-	t.Error("never went back")
+	t.Error("the machine never rolled back")
 }
 
-// TestLog checks that the record retains the log of the failed probes. Without this log, it gets
-// the last log lines that the failed version has left.
+// TestLog checks that the record retains the log of the failed probes. If there is no such log, the
+// record gets the last log lines of the failed version.
 func TestLog(t *testing.T) {
 	failed := []Entry{{Version: "1"}, {Version: "2", Trial: true, Tries: 3}}
 	for _, c := range []struct{ own, left, want []string }{

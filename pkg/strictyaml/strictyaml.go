@@ -44,8 +44,8 @@ func Decode(text []byte, into any) error {
 	return errors.Join(append(unknown, err)...)
 }
 
-// firstWord returns the kind of a JSON value from json.UnmarshalTypeError.Value. For a number, that
-// text is "number", followed by the number itself, which may be a secret.
+// firstWord returns the kind of a JSON value from json.UnmarshalTypeError.Value. It drops the rest
+// of this text, which can be a number from the document, and so a secret.
 func firstWord(value string) string {
 	word, _, _ := strings.Cut(value, " ")
 	return word
@@ -97,8 +97,8 @@ func valueOf(n *yaml.Node) (any, error) {
 }
 
 // Repeated returns the line of the first field in the tree below n that occurs twice in its
-// mapping, or 0 if there is none. Callers use it because a YAML decoder may drop one of the two
-// values.
+// mapping, or 0 if there is none. Callers reject such documents, because a YAML decoder may drop
+// one of the two values.
 func Repeated(n *yaml.Node) int {
 	if n.Kind == yaml.MappingNode {
 		if line := repeated(n); line > 0 {

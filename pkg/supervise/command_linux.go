@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// MaxOutput is the maximum number of bytes, from the end of a command's output, that are retained
-// if Command.MaxOutput is 0.
+// MaxOutput is the number of bytes that are retained of the end of a command's output if
+// Command.MaxOutput is 0.
 const MaxOutput = 256 << 10
 
 // Command is a program that runs once.
@@ -25,10 +25,10 @@ type Command struct {
 	Env   []string   // PATH and LC_ALL=C if nil
 	Dir   string     // working directory; "/" if empty
 	Stdin []byte     // standard input; /dev/null if nil
-	UID   uint32     // user and group ID; if not 0, also no_new_privs
+	UID   uint32     // user and group ID; any ID but 0 also sets no_new_privs
 	Files []*os.File // file descriptors from 3 on
-	// SeparateStderr removes the standard error from the returned output. Only ExitError contains
-	// it then.
+	// SeparateStderr removes the standard error from the returned output. Only ExitError then
+	// contains the standard error.
 	SeparateStderr bool
 	// MaxOutput is the limit of the output in bytes; a command that exceeds it is killed. 0 means
 	// no limit, and only the last 256 KiB (the constant MaxOutput) are retained.

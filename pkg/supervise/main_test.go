@@ -117,7 +117,7 @@ func play(role string) int {
 				return 1
 			}
 		}
-	case "notify": // reports not ready, at once ready, and the opposite on each SIGUSR1
+	case "notify": // reports not ready, then at once ready; changes its report on each SIGUSR1
 		return playNotify()
 	case "profile": // serves profiles and reports that it is ready
 		w, err := notify.FromEnv()
@@ -128,7 +128,7 @@ func play(role string) int {
 			fmt.Println(err)
 			return 1
 		}
-		_ = w.Send("", true, "") // the test detects a failure
+		_ = w.Send("", true, "") // the test fails if the message is not sent
 		select {}
 	case "listen": // listen NETWORK ADDRESS: accepts connections
 		l, err := net.Listen(words[1], words[2])
@@ -141,7 +141,7 @@ func play(role string) int {
 				c.Close()
 			}
 		}
-	case "spawn": // spawn [LEAVE]: starts a grandchild; exits only if there is a LEAVE
+	case "spawn": // spawn [LEAVE]: starts a grandchild; exits only with the argument LEAVE
 		path, _ := os.Executable()
 		pid, _, err := syscall.StartProcess(path, []string{path, "-test.run=^$"}, &syscall.ProcAttr{Env: []string{roleEnv + "=sleep"}, Files: []uintptr{0, 1, 2}})
 		fmt.Println("grandchild", pid, err)

@@ -70,7 +70,7 @@ func (b *bench) set(services ...Service) {
 }
 
 // until waits until the function ok returns true for the status of the service, and returns this
-// status. what describes it in the failure of the test.
+// status. what describes the awaited status if the test fails.
 func (b *bench) until(name, what string, ok func(Status) bool) Status {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
@@ -131,12 +131,12 @@ func TestKilledServiceIsBackAtOnce(t *testing.T) {
 	kill(t, first.PID)
 	second := b.until("a", "restarted", func(s Status) bool { return s.State == Running && s.PID != first.PID })
 	if second.Restarts != 1 {
-		t.Errorf("back with %d restarts", second.Restarts)
+		t.Errorf("the service runs again with %d restarts", second.Restarts)
 	}
 	kill(t, second.PID)
 	again := b.in("a", BackingOff)
 	if !strings.Contains(again.Detail, "signal 9") {
-		t.Errorf("detail %q does not say why", again.Detail)
+		t.Errorf("detail %q lacks the reason", again.Detail)
 	}
 	if err := b.Restart("a"); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestFailureSaysWhy(t *testing.T) {
 	if s := b.in("b", BackingOff); !strings.Contains(s.Detail, "/does/not/exist") || s.PID != 0 {
 		t.Errorf("%+v", s)
 	}
-	// The detail contains the last words of the present process, not the words of its predecessor.
+	// The detail contains the last line of the present process, not a line of the previous process.
 	b.set(b.service("c", "exit 7 panic: no book"))
 	if s := b.in("c", BackingOff); s.Detail != "ended with status 7: panic: no book" {
 		t.Errorf("detail %q", s.Detail)
@@ -231,7 +231,7 @@ func TestNeedThatIsLostKillsNobody(t *testing.T) {
 	kill(t, base.PID)
 	b.until("base", "a new process", func(s Status) bool { return s.State == Running && s.PID != base.PID })
 	if now := b.in("top", Running); now.PID != top.PID {
-		t.Errorf("top was restarted: process %d, was %d", now.PID, top.PID)
+		t.Errorf("top was restarted: process %d, before %d", now.PID, top.PID)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestSetChangesOnlyWhatDiffers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := cell.Wait(ctx, b.Status(), func(all []Status) bool { return len(all) == 3 }); err != nil {
-		t.Error("three was not forgotten")
+		t.Error("the removed service three still has a status")
 	}
 	if err := b.Set([]Service{{Name: "bad"}}); err == nil {
 		t.Error("a set without a program was accepted")
@@ -263,7 +263,7 @@ func TestSetChangesOnlyWhatDiffers(t *testing.T) {
 		t.Errorf("%d services after a refused set; want the former 3", got)
 	}
 	if _, err := b.Log("three"); err == nil || !strings.Contains(err.Error(), "four, one, two") {
-		t.Errorf("error %v; want the names there are", err)
+		t.Errorf("error %v; want the names of the present services", err)
 	}
 }
 
@@ -320,8 +320,8 @@ func TestTCPProbe(t *testing.T) {
 	b.in("a", Running)
 }
 
-// TestFloodDoesNotGrow checks that a service with endless output is not blocked, without a reader
-// and with a slow reader.
+// TestFloodDoesNotGrow checks that a service with endless output never blocks, even with a slow
+// reader, and that the number of retained lines is limited.
 func TestFloodDoesNotGrow(t *testing.T) {
 	b := newBench(t, "")
 	b.set(b.service("a", "flood", func(s *Service) { s.LogLines, s.LogBytes = 50, 1<<20 }))
@@ -340,10 +340,10 @@ func TestFloodDoesNotGrow(t *testing.T) {
 		return nil
 	})
 	if !errors.Is(err, done) {
-		t.Fatalf("a slow reader missed nothing: %v", err)
+		t.Fatalf("the slow reader did not miss any line: %v", err)
 	}
 	if got := len(log.Tail(0)); got > 50 {
-		t.Errorf("%d lines are kept; want at most 50", got)
+		t.Errorf("%d lines are retained; want at most 50", got)
 	}
 }
 
@@ -362,7 +362,7 @@ func TestGroup(t *testing.T) {
 		left[name] = atoi(t, strings.Fields(b.output(name, "grandchild"))[1])
 		pids, err := tree.Procs("/orlop-test/" + name)
 		if err != nil || !slices.Contains(pids, b.in(name, Running).PID) || !slices.Contains(pids, left[name]) {
-			t.Fatalf("group %s holds %v (%v); want the process and %d", name, pids, err, left[name])
+			t.Fatalf("group %s has the processes %v (%v); want the main process and %d", name, pids, err, left[name])
 		}
 		pid := b.in(name, Running).PID
 		kill(t, pid)
@@ -374,7 +374,7 @@ func TestGroup(t *testing.T) {
 	deadline := time.Now().Add(20 * time.Second)
 	for slices.Contains(procs(t, tree, "/orlop-test/all"), left["all"]) {
 		if time.Now().After(deadline) {
-			t.Fatal("the child of a service was left behind")
+			t.Fatal("the child of a service still runs")
 		}
 		<-time.After(5 * time.Millisecond)
 	}

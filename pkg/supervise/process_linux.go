@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
-// pipes are the pipes from a process to machined. Each has a write end for the process, and a read
-// end for machined, with the suffix End.
+// pipes are the pipes from a process to machined. The fields with the suffix End are the read ends
+// for machined; the others are the write ends for the process.
 type pipes struct {
 	output, outputEnd *os.File // standard output and error
 	notify, notifyEnd *os.File // readiness messages; nil unless the service uses notify

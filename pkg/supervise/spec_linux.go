@@ -64,8 +64,8 @@ func (s Spec) start(files Files) (int, error) {
 		return 0, fmt.Errorf("%s: cannot start: %w", s.Args[0], err)
 	}
 	if s.OOMScoreAdj != nil {
-		// The process runs for a moment before it gets the score. It cannot have used much memory
-		// by then. The write fails only if the process has already exited.
+		// The process runs for a moment before it gets the score, but cannot use much memory in
+		// this time. The write fails only if the process has already exited.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(*s.OOMScoreAdj)), 0)
 	}
 	return pid, nil
@@ -173,8 +173,8 @@ func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	return restore, nil
 }
 
-// setRlimit sets a limit by package syscall. With another package, syscall would give each child
-// the open-file limit that this process had at its start.
+// setRlimit sets a limit by package syscall. If another package set the limit, package syscall
+// would give each child the open-file limit that this process had at its start.
 func setRlimit(l Rlimit) error {
 	return syscall.Setrlimit(l.Resource, &syscall.Rlimit{Cur: l.Soft, Max: l.Hard})
 }

@@ -45,7 +45,7 @@ func (m *Meter) Add(waited time.Duration, bytes int) error {
 }
 
 // PacedBody returns a reader of the body of a response. The reader fails with ErrSlow if the body
-// is slower than the pace. It then also calls cancel with the error: cancel has to end a blocked
+// is slower than the pace. Then it also calls cancel with the error. cancel has to end a blocked
 // Read, for example by the context of the request. Close calls cancel with nil.
 func PacedBody(body io.ReadCloser, pace Pace, cancel func(error)) io.ReadCloser {
 	return &pacedBody{ReadCloser: body, meter: Meter{Pace: pace}, cancel: cancel}

@@ -17,7 +17,7 @@ func approvalOf(serial string, key int) Approval {
 	return Approval{Serial: serial, Key: fmt.Sprintf("sha256:%064x", key), Rule: strings.Repeat("a", 64), Maximum: 2, Signed: began, At: began.Add(time.Minute)}
 }
 
-// TestAddApproval checks which approvals a ledger accepts beside the approval of SN-1.
+// TestAddApproval checks which approvals a ledger accepts if it already has the approval of SN-1.
 func TestAddApproval(t *testing.T) {
 	first := approvalOf("SN-1", 1)
 	first.UUID = "4c4c"
@@ -70,7 +70,7 @@ func TestApprovalBounds(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := l.AddApproval(l.Approvals[7]); err != nil {
-		t.Errorf("a known approval: %v", err)
+		t.Errorf("error of a known approval: %v", err)
 	}
 	earlier := l.Approvals[7]
 	earlier.At = earlier.At.Add(-time.Second)
@@ -80,18 +80,18 @@ func TestApprovalBounds(t *testing.T) {
 	s := &Session{}
 	end := began.Add(time.Minute + keepApproval)
 	if next, pruned := l.Prune(s, end); pruned || len(next.Approvals) != maxApprovals {
-		t.Error("pruned early")
+		t.Error("an approval was pruned too early")
 	}
 	next, pruned := l.Prune(s, end.Add(1))
 	if !pruned || len(next.Approvals) != 0 || len(l.Approvals) != maxApprovals {
-		t.Error("not pruned")
+		t.Error("an old approval was not pruned")
 	}
 	if merged, changed, err := next.MergeMembership(l.Membership, s, end.Add(1)); err != nil || changed || len(merged.Approvals) != 0 {
 		t.Errorf("an old approval returns: %v, %v", changed, err)
 	}
 	l.Floor = began // the clock is ahead of Floor, so nothing is pruned
 	if _, pruned := l.Prune(s, end.Add(1)); pruned {
-		t.Error("pruned by a clock that is ahead")
+		t.Error("an approval was pruned by a clock that is ahead")
 	}
 	if _, _, err := next.MergeMembership(Membership{Approvals: []Approval{{}}}, s, end); err == nil {
 		t.Error("merged an approval that no ledger can contain")
@@ -162,7 +162,7 @@ func TestApprovalsInRandomWorlds(t *testing.T) {
 		}
 	}
 	if effective < 500 {
-		t.Errorf("%d approvals are effective", effective)
+		t.Errorf("only %d approvals are effective", effective)
 	}
 }
 

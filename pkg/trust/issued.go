@@ -14,14 +14,15 @@ const (
 	// MaxTTL is the longest TTL of an issued certificate. For a longer TTL, an operator issues the
 	// certificate with a private CA (Machine.spec.trust.operatorCAs).
 	MaxTTL = 30 * 24 * time.Hour
-	// keepExpired is how long an expired certificate stays in the ledger.
+	// keepExpired is the time for which an expired certificate stays in the ledger.
 	keepExpired = 7 * 24 * time.Hour
-	// maxIssued is the maximum number of certificates in the ledger. Beyond it, the ledger drops
-	// the oldest entries. The dropped certificates stay valid, and an operator can revoke them by
-	// their serial numbers.
+	// maxIssued is the maximum number of certificates in the ledger. If there are more, the ledger
+	// drops the oldest entries. The dropped certificates stay valid, and an operator can revoke
+	// them by their serial numbers.
 	maxIssued = 2000
-	// maxPerLineage is the maximum number of certificates of one lineage in the ledger. Without it,
-	// a client with endless renewals would displace the certificates of all other clients.
+	// maxPerLineage is the maximum number of certificates of one lineage in the ledger. Without
+	// this limit, a client with endless renewals would displace the certificates of all other
+	// clients.
 	maxPerLineage = 8
 )
 
@@ -39,9 +40,9 @@ type Issued struct {
 	By      string        `json:"by"`   // subject of the caller that requested it
 }
 
-// TTL returns the TTL of a certificate for the requested TTL asked. If asked is zero, the result is
-// DefaultTTL, or most if most is shorter. It returns an error if asked is shorter than a minute or
-// longer than most.
+// TTL returns the TTL that a certificate gets. asked is the requested TTL. If asked is zero, the
+// result is the shorter of DefaultTTL and most. TTL returns an error if asked is shorter than a
+// minute or longer than most.
 func TTL(asked, most time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// id returns the ID of the ledger with number n, and finger the fingerprint of the key with number
-// n.
+// id returns the ID of the ledger with the number n. finger returns the fingerprint of the key with
+// the number n.
 func id(n int) string     { return fmt.Sprintf("%032x", n) }
 func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
@@ -85,7 +85,7 @@ func TestMergesAgree(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n >= 3 && done && news {
-					t.Fatal("merged twice")
+					t.Fatal("a second merge of the same membership reports a change")
 				}
 				b = next
 			}
@@ -93,7 +93,7 @@ func TestMergesAgree(t *testing.T) {
 				want = b.Public().Digest()
 			}
 			if !bytes.Equal(b.Public().Digest(), want) {
-				t.Fatalf("they do not agree: %+v", b.Membership)
+				t.Fatalf("the machines have different states: %+v", b.Membership)
 			}
 			for _, m := range b.Members {
 				if m.Ticket == removed[0].Lineage {
@@ -143,16 +143,16 @@ func TestMergeRejectsInvalid(t *testing.T) {
 		full.Tickets = append(full.Tickets, Ticket{Serial: fmt.Sprintf("%x", n+1), Name: "w"})
 	}
 	if _, err := full.AddTicket(Ticket{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Quorum: 1}); err == nil {
-		t.Error("issues more tickets than there is room for")
+		t.Error("AddTicket exceeds the maximum number of tickets")
 	}
 	if next, _, err := full.MergeMembership(Membership{Tickets: []Ticket{{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Quorum: 1, Expires: noon}}}, &Session{}, noon); err == nil || len(next.Tickets) != maxTickets {
-		t.Error("learns more tickets than there is room for")
+		t.Error("a merge exceeds the maximum number of tickets")
 	}
 }
 
-// FuzzMergeMembership merges an arbitrary membership. The ledger accepts all of it or none, and
-// reports a change only for the first merge. It admits no removed machine, and never changes the
-// binding of its own machine to another key.
+// FuzzMergeMembership merges an arbitrary membership. The ledger accepts the whole membership or no
+// part of it, and reports a change only for the first merge. It admits no removed machine, and
+// never changes its own ticket bindings to other keys.
 func FuzzMergeMembership(f *testing.F) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 4 {
@@ -176,12 +176,12 @@ func FuzzMergeMembership(f *testing.F) {
 		next, news, err := b.MergeMembership(received, &Session{}, noon)
 		if err != nil {
 			if news || !bytes.Equal(next.Membership.Digest(), b.Membership.Digest()) {
-				t.Fatal("refused, and taken")
+				t.Fatal("the membership is rejected, but the ledger has changed")
 			}
 			return
 		}
 		if _, again, err := next.MergeMembership(received, &Session{}, noon); err != nil || again {
-			t.Fatalf("merged twice: %v", err)
+			t.Fatalf("a second merge reports a change: %v", err)
 		}
 		for _, m := range next.Members {
 			if m.Ticket == "1" {
@@ -190,14 +190,14 @@ func FuzzMergeMembership(f *testing.F) {
 		}
 		for _, c := range next.Bindings {
 			if c.Ticket == "2" && c.Voter == id(1) && c != b.Bindings[0] {
-				t.Fatalf("what it has said itself became %+v", c)
+				t.Fatalf("the ledger's own binding has changed to %+v", c)
 			}
 		}
 		if err := next.Public().check(); err != nil {
-			t.Fatalf("cannot be told: %v", err)
+			t.Fatalf("the membership cannot be sent: %v", err)
 		}
 		if _, err := json.Marshal(next); err != nil {
-			t.Fatalf("cannot be written down: %v", err)
+			t.Fatalf("the ledger cannot be stored: %v", err)
 		}
 	})
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). Serial numbers are short, and a number
-// stands for a key. Tickets and certificates are valid for an hour. The voters of a ticket are the
+// TestScripts runs testdata/*.txt (package scripttest). Serial numbers are short, and a key is
+// named by a number. Tickets and certificates are valid for an hour. The voters of a ticket are the
 // machines after `by`; without `by`, they are all machines after `on`.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *ledgers { return &ledgers{t: t, all: map[string]*holder{}} }, scripttest.Commands[*ledgers]{
@@ -53,7 +53,7 @@ type ledgers struct {
 type holder struct {
 	Ledger
 	session *Session
-	ahead   time.Duration // how far its clock is ahead
+	ahead   time.Duration // how far the clock of the machine is ahead
 	copy    Ledger        // set by backup
 }
 
@@ -117,8 +117,8 @@ func (w *ledgers) readable(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// result stores the ledger next if err is nil. It returns the output of the command: the error, or
-// nothing.
+// result stores the ledger next in the machine if err is nil. It returns the output of the command:
+// the error, or an empty text.
 func (w *ledgers) result(h *holder, next Ledger, err error) string {
 	if err != nil {
 		return w.readable(err.Error())

@@ -46,7 +46,7 @@ func TestRevokedRow(t *testing.T) {
 		return strings.Join(slices.Sorted(slices.Values(out)), " ")
 	}
 	if got := refused(b); got != "" {
-		t.Errorf("nothing is revoked: %s", got)
+		t.Errorf("an empty ledger revokes a certificate: %s", got)
 	}
 	for _, l := range []*pki.Leaf{first, second, third} {
 		cut, done, err := b.Revoke(Revocation{Lineage: pki.Serial(l.Cert), At: noon})
@@ -54,7 +54,7 @@ func TestRevokedRow(t *testing.T) {
 			t.Errorf("%v, %v", done, err)
 		}
 		if got := refused(cut); got != "1 2 3" {
-			t.Errorf("any of a row takes all of it, got %s", got)
+			t.Errorf("the revocation of a certificate must revoke its lineage, got %s", got)
 		}
 	}
 	// A machine that has not issued the lineage recognizes its certificates by their serial
@@ -89,7 +89,7 @@ func TestRevokedRow(t *testing.T) {
 	for _, both := range [][2]Ledger{{here, there}, {there, here}} {
 		merged, _, err := both[0].MergeRevocations(both[1].Revoked, noon)
 		if got := refused(Ledger{Revoked: merged.Revoked.Active()}); err != nil || got != "1 2 3 namesake" {
-			t.Errorf("after both have heard of it: %s, %v", got, err)
+			t.Errorf("after the sync of both machines: %s, %v", got, err)
 		}
 	}
 	restored, err := named.Restore(Revocation{Name: "dora", At: noon})
@@ -97,7 +97,7 @@ func TestRevokedRow(t *testing.T) {
 		t.Errorf("got %s, %v", got, err)
 	}
 	if _, err := restored.Restore(Revocation{Name: "dora"}); err == nil {
-		t.Error("restored what is not revoked")
+		t.Error("Restore accepts a name that is not revoked")
 	}
 	if got, want := CheckRevoked(named.Revoked, first.Cert).Error(), "your certificate was revoked at 2026-05-01T12:00:00Z (name dora)"; got != want {
 		t.Errorf("got %s", got)
@@ -138,7 +138,7 @@ func TestLongLineage(t *testing.T) {
 		}
 	}
 	if len(b.Issued) != 2*maxPerLineage {
-		t.Errorf("the ledger holds %d", len(b.Issued))
+		t.Errorf("the ledger has %d certificates", len(b.Issued))
 	}
 	serials := map[string]bool{}
 	for i, row := range rows {
@@ -150,11 +150,11 @@ func TestLongLineage(t *testing.T) {
 			}
 			serials[serial] = true
 			if !SameLineage(serial, first) || SameLineage(serial, pki.Serial(rows[1-i][0].Cert)) {
-				t.Errorf("row %d, %d: it is of another row", i, n)
+				t.Errorf("lineage %d, certificate %d: SameLineage returns a wrong result", i, n)
 			}
 			here, done, err := b.Revoke(Revocation{Lineage: serial, At: noon})
 			if err != nil || done.Lineage != first || !b.HasIssued(serial) {
-				t.Errorf("row %d, %d: %v, %v", i, n, done, err)
+				t.Errorf("lineage %d, certificate %d: %v, %v", i, n, done, err)
 			}
 			elsewhere, _, err := Ledger{}.Revoke(Revocation{Lineage: serial, At: noon})
 			if err != nil {
@@ -164,7 +164,7 @@ func TestLongLineage(t *testing.T) {
 				for k, other := range rows {
 					for m, l := range other {
 						if refused := CheckRevoked(list, l.Cert) != nil; refused != (k == i) {
-							t.Fatalf("row %d, %d is revoked %s: row %d, %d is refused: %t", i, n, where, k, m, refused)
+							t.Fatalf("after the revocation of certificate %[2]d of lineage %[1]d %[3]s: certificate %[5]d of lineage %[4]d is revoked: %[6]t", i, n, where, k, m, refused)
 						}
 					}
 				}
@@ -179,21 +179,21 @@ func TestBookIsBounded(t *testing.T) {
 		b = b.AddIssued(Issued{Serial: fmt.Sprint(n), Lineage: fmt.Sprint(n), At: noon, Expires: noon.Add(time.Hour)})
 	}
 	if len(b.Issued) != maxIssued || b.Issued[0].Serial != "10" {
-		t.Errorf("%d are kept, from %s", len(b.Issued), b.Issued[0].Serial)
+		t.Errorf("the ledger has %d certificates, the oldest is %s", len(b.Issued), b.Issued[0].Serial)
 	}
 	for n := range 100 { // a client with endless renewals
 		b = b.AddIssued(Issued{Serial: fmt.Sprint("r", n), Lineage: "r0", At: noon, Expires: noon.Add(time.Hour)})
 	}
 	if len(b.Issued) != maxIssued || b.Issued[0].Serial != fmt.Sprint(10+maxPerLineage) || b.Issued[maxIssued-1].Serial != "r99" {
-		t.Errorf("%d are kept, from %s to %s", len(b.Issued), b.Issued[0].Serial, b.Issued[maxIssued-1].Serial)
+		t.Errorf("the ledger has %d certificates, from %s to %s", len(b.Issued), b.Issued[0].Serial, b.Issued[maxIssued-1].Serial)
 	}
 	later := noon.Add(time.Hour + keepExpired + time.Second)
 	if b = b.AddIssued(Issued{Serial: "new", At: later, Expires: later.Add(time.Hour)}); len(b.Issued) != 1 {
-		t.Errorf("%d are kept after they have expired", len(b.Issued))
+		t.Errorf("the ledger has %d certificates after their expiry", len(b.Issued))
 	}
 	b.Revoked = make([]Revocation, maxRevoked)
 	if _, _, err := b.Revoke(Revocation{Name: "dora"}); err == nil {
-		t.Error("more revocations than are looked at")
+		t.Error("the ledger accepts too many revocations")
 	}
 }
 
@@ -243,7 +243,7 @@ func TestNamesAndSerials(t *testing.T) {
 }
 
 // TestMachinesAgree checks that machines that sync in any order reach the same state. If all
-// machines have synced before and after a restoration, the name is valid.
+// machines sync before and after a name is restored, the name is valid on all of them.
 func TestMachinesAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -296,7 +296,7 @@ func TestMachinesAgree(t *testing.T) {
 		all()
 		for _, b := range machines[1:] {
 			if !bytes.Equal(b.Revoked.Digest(), machines[0].Revoked.Digest()) {
-				t.Fatalf("they do not agree:\n%v\n%v", b.Revoked, machines[0].Revoked)
+				t.Fatalf("the machines have different revocations:\n%v\n%v", b.Revoked, machines[0].Revoked)
 			}
 		}
 	}
@@ -328,7 +328,7 @@ func TestMergeRefuses(t *testing.T) {
 	}
 	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	if _, _, err := full.MergeRevocations([]Revocation{{Name: "dora", Generation: 1}}, noon); err == nil {
-		t.Error("learns more than there is room for")
+		t.Error("a merge exceeds the maximum number of revocations")
 	}
 	full.Revoked[7] = Revocation{Name: "emil", Generation: 2, Restored: true}
 	if next, news, err := full.MergeRevocations([]Revocation{{Name: "ann", Generation: 2, Restored: true}, {Name: "dora", Generation: 1}}, noon); err != nil || len(news) != 1 || len(next.Revoked) != maxRevoked {

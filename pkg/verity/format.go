@@ -12,8 +12,9 @@ import (
 // It returns the parameters for opening the sealed image.
 //
 // The length of the image must be a multiple of BlockSize; mkfs.erofs writes such images. The file
-// must contain only the image: Format would hash the tree of a sealed file as a part of the image.
-// The result depends only on the image and the salt. The salt has 0 to MaxSaltSize bytes.
+// must contain only the image. If the file were already sealed, Format would hash its tree as a
+// part of the image. The result depends only on the image and the salt. The salt has 0 to
+// MaxSaltSize bytes.
 func Format(image string, salt []byte) (Params, error) {
 	if len(salt) > MaxSaltSize {
 		return Params{}, fmt.Errorf("%s: cannot seal: salt has %d bytes, at most %d expected", image, len(salt), MaxSaltSize)
@@ -44,8 +45,8 @@ func TreeSize(dataBlocks uint64) (uint64, error) {
 }
 
 // Verify reads every byte of a sealed image, in a file or on a block device. It fails if a block of
-// the data or of the tree does not match the root hash. It is meant for a slot that was just
-// written; at boot it would take too long.
+// the data or of the tree does not match the root hash. It is for a slot that was just written;
+// during a boot, it would take too long.
 func Verify(device string, p Params) error {
 	if err := p.Check(); err != nil {
 		return err

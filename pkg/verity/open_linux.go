@@ -12,11 +12,12 @@ import (
 // options are the optional arguments of the kernel's verity target
 // (Documentation/admin-guide/device-mapper/verity.rst).
 //
-// With them, the kernel panics if a block does not match its hash or cannot be read. The
+// With these arguments, the kernel panics if a block does not match its hash or cannot be read. The
 // alternative, restart_on_corruption, would run the orderly shutdown of the drivers from within the
-// failed read. A panic depends on no other code. The kernel stores its log in the firmware (pstore)
-// for the next boot, and the argument panic= turns the panic into a reset. The kernel logs "verity:
-// …: data block N is corrupted" and "Kernel panic - not syncing: dm-verity device corrupted".
+// failed read. A panic does not depend on the drivers. The kernel stores its log in the firmware
+// (pstore) for the next boot, and the argument panic= turns the panic into a reset. The kernel logs
+// "verity: …: data block N is corrupted" and "Kernel panic - not syncing: dm-verity device
+// corrupted".
 var options = []string{"panic_on_corruption", "panic_on_error", "ignore_zero_blocks"}
 
 // optionsEIO are the optional arguments for an image that the system does not need to run. A read

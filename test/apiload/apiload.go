@@ -1,5 +1,5 @@
-// Package apiload measures the latency of the management API of a machine. It measures the machine
-// without other clients, and while other clients open TLS handshakes as fast as they can.
+// Package apiload measures the latency of the management API of a machine, without other clients
+// and during a flood of TLS handshakes from other clients.
 package apiload
 
 import (

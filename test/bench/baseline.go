@@ -48,7 +48,7 @@ func bootBaseline(ctx context.Context, o options, files bootfiles.Files, dir str
 	}
 	run, complete, err := parseBaseline(m.Console().String())
 	if err == nil && !complete {
-		err = errors.New("baseline: its console does not have its last line any more")
+		err = errors.New("baseline: the last line is missing in the console log")
 	}
 	if err != nil {
 		return run, err
@@ -71,8 +71,8 @@ func idleBetween(ctx context.Context, m *vm.Machine) (float64, error) {
 	if _, err := m.WaitConsole(ctx, baselineEnd); err != nil {
 		return 0, err
 	}
-	// The guest powers off after its last line. takeUse fails when the emulator's process has
-	// ended, because the processor time of the process is then lost.
+	// The guest powers off after its last line. If the process of the emulator has already ended,
+	// takeUse fails, because the processor time of the process is lost.
 	after, err := takeUse(m)
 	if err != nil {
 		return 0, err

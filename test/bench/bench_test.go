@@ -202,7 +202,7 @@ func TestFlags(t *testing.T) {
 	}
 	o.ours.bundle = ""
 	if s := o.releaseOf(); s.bundle != "" {
-		t.Error("the upgrade of one side is measured")
+		t.Error("the upgrade is measured on one side only")
 	}
 }
 
@@ -225,15 +225,15 @@ func TestAgain(t *testing.T) {
 		return 7, nil
 	})
 	if got != 7 || early != tries-1 || err != nil {
-		t.Errorf("one that ends early at first: %d, %d early, %v", got, early, err)
+		t.Errorf("a run that ends early only at first: %d, %d early, %v", got, early, err)
 	}
 	calls = 0
 	if _, _, err = again("a boot", func() (int, error) { calls++; return 0, errEarly }); calls != tries || !errors.Is(err, errEarly) {
-		t.Errorf("one that always ends early: %d calls, %v", calls, err)
+		t.Errorf("a run that always ends early: %d calls, %v", calls, err)
 	}
 	calls = 0
 	if _, _, err = again("a boot", func() (int, error) { calls++; return 0, errors.New("broken") }); calls != 1 || err == nil {
-		t.Errorf("one that fails: %d calls, %v", calls, err)
+		t.Errorf("a run that fails: %d calls, %v", calls, err)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestPlaceEvents(t *testing.T) {
 func TestRecord(t *testing.T) {
 	r := newRecord()
 	if _, err := r.init(); err == nil {
-		t.Error("the start of init is known before there is a moment")
+		t.Error("the start of init is known before the first moment")
 	}
 	began := time.Now()
 	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }

@@ -27,7 +27,7 @@ var (
 		{Figure: "idle_processor", Ratio: true, AtMost: 0.5},
 		{Figure: "flood_p99", Ratio: true, Shown: true},
 	}
-	// targets for our own figures; the report shows the figures of a former release beside them
+	// targets for our own figures; the report also shows the figures of a former release
 	ownTargets = []targets.Target{
 		{Figure: "flood_ratio", AtMost: 2},
 		{Figure: "artifact_mib", AtMost: 90},

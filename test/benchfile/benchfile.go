@@ -68,8 +68,8 @@ func WriteOthers(file string, value any) error {
 	return write(file, fields)
 }
 
-// field is a field of a JSON object. A list of fields preserves their order in the file, in which
-// people read it.
+// field is a field of a JSON object. A list of fields preserves the order of the fields in the
+// file.
 type field struct {
 	name  string
 	value json.RawMessage
@@ -95,7 +95,7 @@ func load(file string) ([]field, error) {
 	}
 	fields, err := parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot keep the figures that are there: %w; remove the file if they are not wanted", file, err)
+		return nil, fmt.Errorf("%s: cannot read the present figures: %w; remove the file if they are not wanted", file, err)
 	}
 	return fields, nil
 }

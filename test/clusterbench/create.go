@@ -21,7 +21,7 @@ import (
 const pause = 250 * time.Millisecond
 
 // askLimit is the deadline of one request to the Kubernetes API, which can be unreachable. It is in
-// the time of the machines, which the time dilation makes longer on this computer.
+// the time of the machines; with time dilation, it is longer on this computer.
 const askLimit = 5 * time.Second
 
 // createFigures are the figures of the creation of a cluster.

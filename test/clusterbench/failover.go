@@ -100,7 +100,7 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 	return f, nil
 }
 
-// holder returns the name of the machine that reports that it holds the virtual address. It fails
+// holder returns the name of the machine that holds the virtual address by its own report. It fails
 // if no control-plane machine reports this.
 func (b *bench) holder(ctx context.Context) (string, error) {
 	contexts := b.cluster.Machines()
@@ -121,7 +121,7 @@ func (b *bench) holder(ctx context.Context) (string, error) {
 		}
 		details = append(details, name+": "+detail)
 	}
-	return "", fmt.Errorf("virtual address %s: no machine says that it answers for it: %s", virtualAddress(), strings.Join(details, "; "))
+	return "", fmt.Errorf("virtual address %s: no machine reports that it holds the address: %s", virtualAddress(), strings.Join(details, "; "))
 }
 
 // detailOf returns the detail that a component reports, or an empty string if no service has the
@@ -156,8 +156,8 @@ type asker struct {
 	last error       // error of the last failed request
 }
 
-// askVirtualAddress starts an asker. The asker calls /livez/ping, because /readyz fails while etcd
-// elects another leader, which has no relation to the virtual address.
+// askVirtualAddress starts an asker. The asker calls /livez/ping and not /readyz: /readyz also
+// fails while etcd elects another leader.
 func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	way, err := b.power.Forward(ctx, vm.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
 	if err != nil {
@@ -194,7 +194,7 @@ func (a *asker) run(ctx context.Context) {
 		}
 		release, ok := limits.TryAcquire(places)
 		if !ok {
-			continue // with so many open requests, a further request gives no information
+			continue // the maximum number of requests is open
 		}
 		a.done.Go(func() {
 			defer release()

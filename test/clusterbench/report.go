@@ -96,7 +96,7 @@ func (r *record) read() error {
 			err = json.Unmarshal(r.fields[againstField], &r.against)
 		}
 		if err != nil {
-			err = fmt.Errorf("%s: cannot keep the cluster's figures that are there: %w; remove the file if they are not wanted", r.file, err)
+			err = fmt.Errorf("%s: cannot read the present figures of the cluster: %w; remove the file if they are not wanted", r.file, err)
 		}
 	}
 	if r.against.Version != r.former || r.against.Parts == nil {
@@ -218,7 +218,7 @@ func (b *bench) keep(ctx context.Context) error {
 			err = os.WriteFile(filepath.Join(dir, "console.log"), text, 0o644)
 		}
 		if err != nil {
-			return fmt.Errorf("logs: cannot keep the console of %s: %w", m.Name, err)
+			return fmt.Errorf("logs: cannot store the console of %s: %w", m.Name, err)
 		}
 		if contexts[m.Name] == "" || !m.Running {
 			continue

@@ -133,7 +133,7 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 	ended := c.Run()
 	report, err := os.ReadFile(filepath.Join(dir, "junit_01.xml"))
 	if err != nil {
-		return nil, fmt.Errorf("batch %d: %w; it says:\n%s", number, errors.Join(ended, err), tail(log.Name(), 20))
+		return nil, fmt.Errorf("batch %d: %w; its output ends with:\n%s", number, errors.Join(ended, err), tail(log.Name(), 20))
 	}
 	return parseJUnit(report, names)
 }

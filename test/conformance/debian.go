@@ -18,11 +18,11 @@ import (
 	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
-// notNeeded are dependencies that are omitted. Some are needed only by the installation of a
-// package. The others are one of several alternatives.
+// notNeeded are dependencies that are omitted. Some are needed only during the installation of a
+// package. For the others, another package is installed as an alternative.
 var notNeeded = []string{"cdebconf", "debconf", "dpkg", "install-info", "tar", "gcc-14-base", "libdebian-installer4", "libnewt0.52", "libslang2", "libtextwrap1"}
 
-// notRead are directories whose files no program of the images reads.
+// notRead are directories with files that no program of the images reads.
 var notRead = []string{"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/", "/usr/share/bug/"}
 
 // distribution is the Debian suite from which the packages of the images come. The image of the

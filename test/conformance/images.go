@@ -191,7 +191,7 @@ func writeImages(ctx context.Context, list []string, wanted, programs, cache, fi
 	}
 	all := slices.DeleteFunc(named(list, known), func(i ociarchive.Image) bool { return !matching.MatchString(i.Name) })
 	if len(all) == 0 {
-		return fmt.Errorf("-images %q: no image of the suite's has such a name", wanted)
+		return fmt.Errorf("-images %q: no image of the suite has such a name", wanted)
 	}
 	registry, err := mirror(filepath.Join(programs, registryProgram), slices.DeleteFunc(slices.Clone(all), func(i ociarchive.Image) bool { return !isPulled(i.Name) })...)
 	if err != nil {

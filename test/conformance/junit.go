@@ -50,8 +50,8 @@ type junitWhy struct {
 }
 
 // notRun is Ginkgo's message for a test that did not run, because it was not selected or because
-// the run was interrupted before. interrupted is Ginkgo's type of error for a test that was
-// interrupted.
+// the run was interrupted earlier. interrupted is Ginkgo's error type for a test that was
+// interrupted itself.
 const (
 	notRun      = "skipped" // the message of a test that skips itself also has a reason
 	interrupted = "interrupted"

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/test/localcluster"
 )
 
-// The registry runs as a mirror of registry.k8s.io. Some tests pull an image with the pull policy
-// Always, although the machine has the image.
+// The registry runs as a mirror of registry.k8s.io. It is necessary because some tests pull an
+// image with the pull policy Always, even though the machine has the image.
 const (
 	mirrorImage = "test.orlop.dev/registry:1"
 	mirrorPort  = 5000

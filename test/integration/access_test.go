@@ -169,7 +169,7 @@ func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) 
 	err := until(s.lasts(kubeletTime), func() error {
 		status, err := s.askKubelet(addr, args[1], config)
 		if err == nil && !strings.HasPrefix(status, args[2]) {
-			err = fmt.Errorf("it answers %s", status)
+			err = fmt.Errorf("the kubelet answers %s", status)
 		}
 		return err
 	})
@@ -183,7 +183,7 @@ func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) 
 const kubeletTime = 30 * time.Second
 
 // askKubelet requests a path of a kubelet from a new host of the network, with the credentials in
-// as. It returns the HTTP status. It does not verify the certificate of the kubelet.
+// the argument as. It returns the HTTP status. It does not verify the certificate of the kubelet.
 func (s *story) askKubelet(addr netip.Addr, path string, as *rest.Config) (string, error) {
 	host, err := s.network.NewHost("curious", netip.Addr{})
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 )
 
 // doorFigures is the content of build/api.json: the results of the authorization tests of the
-// management API, and the latency of the API. Latencies are in milliseconds.
+// management API, and the latency of the API in milliseconds.
 type doorFigures struct {
 	Methods          int `json:"methods"`
 	WithoutRole      int `json:"methods_without_role"`
@@ -75,9 +75,9 @@ func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("api.json: %s", text)
 	switch {
 	case out.WithoutRole != 0 || out.CallableByNobody != 0:
-		ts.Fatalf("%d methods have no role, nobody may call %d", out.WithoutRole, out.CallableByNobody)
+		ts.Fatalf("%d methods have no role, no role can call %d methods", out.WithoutRole, out.CallableByNobody)
 	case out.Flood.Refused == 0:
-		ts.Fatalf("none of %d strangers was refused before the handshake", out.Flood.Tried)
+		ts.Fatalf("none of %d handshakes of the flood was rejected", out.Flood.Tried)
 	}
 }
 
@@ -165,7 +165,7 @@ func (d doorBed) refusals(out *doorFigures) {
 				continue
 			}
 			if err := call(c, m.name); status.Code(err) != codes.PermissionDenied {
-				d.ts.Fatalf("%s as %s: %v; expected it to be refused", m.name, organisation, err)
+				d.ts.Fatalf("%s as %s: %v; expected a rejected call", m.name, organisation, err)
 			}
 			out.CasesRefused++
 		}
@@ -217,7 +217,7 @@ const perHost = 30
 // pace measures Version calls with this number of clients. Each client has its own connection and
 // makes one call after the other.
 func (d doorBed) pace(clients int) apiload.Pace {
-	// each host has its own certificate, because apid limits the concurrent calls of a certificate
+	// Each host has its own certificate, because apid limits the concurrent calls of a certificate.
 	var cert tls.Certificate
 	var open []*client.Client
 	var hosts []*vm.Host

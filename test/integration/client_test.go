@@ -79,7 +79,7 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("client: %d of %d requests failed twice:\n%s", len(c.failures), c.requests, strings.Join(c.failures, "\n"))
 		}
 		if len(c.written) == 0 {
-			ts.Fatalf("client: nothing was written")
+			ts.Fatalf("client: no write succeeded")
 		}
 		stillThere(ts, c.maps, c.written)
 		s.note("all its %d writes are there", len(c.written))
@@ -126,7 +126,7 @@ func (c *customer) pair(ctx context.Context, name string) {
 	c.request("read "+name, func() error {
 		got, err := c.maps.Get(ctx, name, meta.GetOptions{})
 		if err == nil && got.Data["name"] != name {
-			err = fmt.Errorf("it holds %q", got.Data["name"])
+			err = fmt.Errorf("the object contains %q", got.Data["name"])
 		}
 		return err
 	})

@@ -99,7 +99,7 @@ func fillESP(file string, leave int64) error {
 		}
 		m := regexp.MustCompile(`([0-9 ]+) bytes free`).FindStringSubmatch(string(listing))
 		if m == nil {
-			return fmt.Errorf("the ESP does not tell its free space: %s", listing)
+			return fmt.Errorf("the listing of the ESP lacks its free space: %s", listing)
 		}
 		free, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(m[1]), " ", ""), 10, 64)
 		if err != nil {
@@ -140,7 +140,7 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(os.Remove(disk))
 		ts.Check(copyImage(filepath.Join(*imageDir, "disk.raw"), disk, old.Size()>>20))
 	default:
-		ts.Fatalf("damage: %q is no damage", args[1:])
+		ts.Fatalf("damage: unknown kind of damage %q", args[1:])
 	}
 	s.note("damage %s", strings.Join(args, " "))
 }
@@ -195,7 +195,7 @@ func (s *story) swapVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("disk %s of %s is another one", args[1], args[0])
 }
 
-// addForeignPartition adds a nonempty partition of another system behind the partitions of the
+// addForeignPartition adds a nonempty partition of another system after the partitions of the
 // image. The partition takes all remaining space, so there is no space for STATE and DATA.
 func addForeignPartition(file string) error {
 	return withTable(file, func(f *os.File, t *gpt.Table) error {

@@ -29,8 +29,8 @@ func (s *story) medium(ts *testscript.TestScript, machine, label, name, file str
 }
 
 // otherLoader returns a medium with a boot loader of Debian that boots netboot.efi. iPXE loads the
-// file from the network, as DHCP tells it. GRUB loads the file from the medium. Both pass their own
-// kernel parameters.
+// file from the network, from the server that DHCP names. GRUB loads the file from the medium. Both
+// pass their own kernel parameters.
 func (s *story) otherLoader(ts *testscript.TestScript, machine, dir, loader string) vm.Disk {
 	const script = "chainloader /netboot.efi orlop.root=none quiet\nboot\n"
 	image, config := filepath.Join(s.dir, machine+"-loader.img"), filepath.Join(s.dir, machine+"-grub.cfg")
@@ -110,7 +110,7 @@ func (s *story) cutInstallVerb(ts *testscript.TestScript, neg bool, args []strin
 	for begun, doing := time.Now(), ""; ; {
 		state, err := states.Recv()
 		if err != nil {
-			ts.Fatalf("cut-install: %q did not come, only %q: %v", args[2], doing, err)
+			ts.Fatalf("cut-install: operation %q did not begin, the last was %q: %v", args[2], doing, err)
 		}
 		doing = state.Value.GetStructValue().GetFields()["operation"].GetStringValue()
 		if strings.HasPrefix(doing, args[2]) {

@@ -99,7 +99,7 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 		want := strings.Split(strings.TrimSpace(s.ask("orlopctl", "audit", "list", "--record", "changes", "-o", "json")), "\n")
 		got := texts(s.received(ts, args[1], "the whole record", func(lines []string) bool { return len(texts(lines, "audit")) >= len(want) }), "audit")
 		if !slices.Equal(got[:len(want)], want) {
-			ts.Fatalf("receiver: the record of calls came as\n%s\nit is\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			ts.Fatalf("receiver: the received audit log is\n%s\nthe audit log of the machine is\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 		var chain audit.Chain
 		for _, line := range got {
@@ -156,14 +156,14 @@ func (s *story) receivedPod(ts *testscript.TestScript, deadline, pod, text, numb
 	}
 	got := of(s.received(ts, deadline, fmt.Sprintf("the last line of pod %s", pod), func(lines []string) bool { return len(of(lines)) >= n }))
 	if !slices.Equal(got, want) {
-		ts.Fatalf("receiver: the lines of pod %s came as\n%s", pod, strings.Join(got, "\n"))
+		ts.Fatalf("receiver: the received lines of pod %s are\n%s", pod, strings.Join(got, "\n"))
 	}
 	s.note("the receiver has %d lines of pod %s", n, pod)
 }
 
 // receivedRequests waits until a line of the Kubernetes audit log matches, and verifies the chain
-// of all lines of this log. The machine sends a line with the number of missing lines if lines are
-// lost. Such a line breaks the chain.
+// of all lines of this log. If lines are lost, the machine sends a line with the number of missing
+// lines, which breaks the chain.
 func (s *story) receivedRequests(ts *testscript.TestScript, deadline, text string) {
 	pattern, err := regexp.Compile(text)
 	ts.Check(err)

@@ -55,8 +55,8 @@ func TestStories(t *testing.T) {
 					broken = append(broken, a.said...)
 					t.FailNow()
 				}
-				t.Logf("%s is told again (%d of at most %d), because the guest's kernel broke under the emulator:\n%s", name, again+1, mostRepeats, broke)
-				fmt.Printf("story %s is told again: the guest's kernel broke under the emulator\n", name)
+				t.Logf("%s is repeated (%d of at most %d), because the guest's kernel broke under the emulator:\n%s", name, again+1, mostRepeats, broke)
+				fmt.Printf("story %s is repeated: the guest's kernel broke under the emulator\n", name)
 			}
 		})
 	}
@@ -146,7 +146,7 @@ func (a *attempt) Log(args ...any) {
 	}
 }
 
-// broken holds the ends of the logs of failed stories. The state of the cluster precedes each log.
+// broken holds the ends of the logs of failed stories, each after the state of the story's cluster.
 var broken []string
 
 // TestMain prints the ends of the failed stories after all other output, because a reader of a long
@@ -170,7 +170,7 @@ type story struct {
 
 	network  *vm.Network
 	machines map[string]*vm.Machine
-	seen     map[string]int64 // position in each console up to which the story has read it
+	seen     map[string]int64 // position up to which the story has read each console
 	write    *writer
 	read     *reader
 	customer *customer

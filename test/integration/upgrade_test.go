@@ -69,7 +69,7 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	for !strings.HasPrefix(doing, args[2]) {
 		e, err := events.Recv()
 		if err != nil {
-			ts.Fatalf("cut-upgrade: %q did not come, only %q: %v; the upgrade: %v", args[2], doing, err, <-sent)
+			ts.Fatalf("cut-upgrade: operation %q did not begin, the last was %q: %v; the upgrade: %v", args[2], doing, err, <-sent)
 		}
 		if e.Source == "upgrade" && e.Kind == "operation" {
 			doing = e.Message
@@ -107,7 +107,7 @@ func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) 
 	for !strings.HasPrefix(now.Operation, args[1]) || now.Done < mib<<20 {
 		if now, err = watch.Recv(); err != nil {
 			_ = operator.Process.Kill()
-			ts.Fatalf("abandon: %q did not come so far: %v; orlopctl: %v: %s", args[1], err, <-ended, said.String())
+			ts.Fatalf("abandon: operation %q did not reach this size: %v; orlopctl: %v: %s", args[1], err, <-ended, said.String())
 		}
 	}
 	ts.Check(operator.Process.Kill())

@@ -78,7 +78,7 @@ func service(ctx context.Context, c *client.Client, name string) (*api.ServiceSt
 			return one, nil
 		}
 	}
-	return nil, fmt.Errorf("service %s is gone", name)
+	return nil, fmt.Errorf("service %s does not exist", name)
 }
 
 // killVerb kills the process of each service. A new process must run within 10 s. It must become
@@ -117,7 +117,7 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 			return err
 		})
 		if err != nil {
-			ts.Fatalf("service %s is not back within 10 s: %v", before.Name, err)
+			ts.Fatalf("service %s has no new process within 10 s: %v", before.Name, err)
 		}
 		back := time.Since(began)
 		err = until(3*time.Minute, func() error {
@@ -205,8 +205,8 @@ type writer struct {
 	kube         kubernetes.Interface
 	cancel       context.CancelFunc
 	done         chan struct{}
-	next         int      // of the next ConfigMap; valid after done, like the fields below
-	acknowledged []string // of all starts
+	next         int      // number of the next ConfigMap; valid after done, like the fields below
+	acknowledged []string // names of the acknowledged ConfigMaps since the first start
 	// since the last start: a write failed; a later write was acknowledged
 	failed, resumed bool
 }
@@ -309,11 +309,11 @@ func (s *story) readsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "reads KUBECONFIG, reads stop")
 	if args[0] == "stop" {
 		if s.read == nil {
-			ts.Fatalf("reads: nobody reads")
+			ts.Fatalf("reads: no reader was started")
 		}
 		s.read.stop()
 		if s.read.failed != nil || s.read.read == 0 {
-			ts.Fatalf("reads: after %d that were answered: %v", s.read.read, s.read.failed)
+			ts.Fatalf("reads: a read failed after %d successful reads: %v", s.read.read, s.read.failed)
 		}
 		s.note("%d reads, each over a new connection, none failed", s.read.read)
 		s.read = nil

@@ -37,9 +37,9 @@ type Cluster struct {
 	// Dir is the directory for the files of orlopctl. Create empties it.
 	Dir                    string
 	ControlPlanes, Workers int
-	MemoryMiB              int // of each machine; 0: the default of orlopctl
-	WorkerMemoryMiB        int // of each worker; 0: MemoryMiB
-	CPUs                   int // of each machine; 0: the default of orlopctl
+	MemoryMiB              int // memory of each machine; 0: the default of orlopctl
+	WorkerMemoryMiB        int // memory of each worker; 0: MemoryMiB
+	CPUs                   int // processors of each machine; 0: the default of orlopctl
 	// factor of the time dilation of the machines (vm.Clock); 0: no dilation
 	Dilation int
 	// Patch is the path of a patch for the configurations of control-plane machines; empty: no

@@ -1,5 +1,5 @@
-// Package machinestate reads the state that a machine reports about itself, for the measuring
-// programs.
+// Package machinestate reads the state that a machine reports about itself. The measuring programs
+// use it.
 package machinestate
 
 import (
@@ -71,7 +71,8 @@ type Memory struct {
 	Available int64 `json:"available"`
 }
 
-// Used returns MemTotal − MemAvailable, in bytes. This memory is not available to other programs.
+// Used returns the memory that is not available to further programs, in bytes: MemTotal −
+// MemAvailable.
 func (m Memory) Used() int64 { return m.Total - m.Available }
 
 // Get reads the present value of a topic.
@@ -144,9 +145,10 @@ func Events(ctx context.Context, c *client.Client) ([]*api.Event, error) {
 // afterSeconds matches the end of the message in the event of a moment.
 var afterSeconds = regexp.MustCompile(` after ([0-9]+(?:\.[0-9]+)?) s$`)
 
-// Began computes the start of init from the event of a moment. The event has the time of day, and
-// its message has the seconds since init started. The result is by the machine's clock at the time
-// of the event. Began returns false for other events.
+// Began computes the time of day at which init started from the event of a moment: the event has
+// the time of day, and its message has the seconds since init started. If the clock of the machine
+// was set later, the result is by the clock before that change. Began returns false for other
+// events.
 func Began(e *api.Event) (time.Time, bool) {
 	match := afterSeconds.FindStringSubmatch(e.Message)
 	if e.Source != "boot" || e.Kind != "stage" || match == nil {

@@ -19,8 +19,8 @@ import (
 
 // TestPrometheusOperator decodes each object of prometheus-operator.yaml with the type of its kind
 // and rejects unknown fields. It also checks rules of the Prometheus Operator that the types do not
-// express. Each object that a ScrapeConfig names must be in the file, or Kubernetes must create it
-// in each namespace.
+// express. Each object that a ScrapeConfig names must be in the file, or be an object that
+// Kubernetes creates in each namespace.
 func TestPrometheusOperator(t *testing.T) {
 	var (
 		secrets = map[string]corev1.Secret{}

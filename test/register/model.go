@@ -17,7 +17,7 @@ const (
 	Read Kind = "read"
 	// Write sets a value unconditionally.
 	Write Kind = "write"
-	// Swap sets a value if no client has written the register since this client read the expected
+	// Swap sets a value if the register has not been written since this client read the expected
 	// value.
 	Swap Kind = "swap"
 )
@@ -29,8 +29,8 @@ type Answer string
 const (
 	Done    Answer = "done"
 	Refused Answer = "refused" // another client has written; no effect
-	// Unknown means that there was no answer. The operation may have been performed, may be
-	// performed later, or is never performed.
+	// Unknown means that there was no answer. The operation may be performed at any time after its
+	// call, or never.
 	Unknown Answer = "unknown"
 )
 
@@ -104,7 +104,8 @@ const (
 
 // Judge checks whether the history is linearizable, and returns a picture of the history. It omits
 // reads without an answer, because they contain no information. limit is the deadline of the
-// search, whose duration is exponential in the number of writes without an answer.
+// search, because the duration of a search is exponential in the number of writes without an
+// answer.
 func Judge(history []Operation, limit time.Duration) (Verdict, Picture) {
 	var operations []porcupine.Operation
 	for _, o := range history {

@@ -44,7 +44,7 @@ func Compare(t *testing.T, sub, dir string) {
 	t.Helper()
 	want, got := list(t, filepath.Join(Dir, sub)), list(t, dir)
 	if len(want) == 0 || !slices.Equal(got, want) {
-		t.Errorf("the present version wrote %q, the released one %q", got, want)
+		t.Errorf("the present version wrote the files %q, the released version %q", got, want)
 		return
 	}
 	for _, name := range want {
@@ -60,7 +60,7 @@ func Compare(t *testing.T, sub, dir string) {
 func CompareFile(t *testing.T, name string, text []byte) {
 	t.Helper()
 	if want := Read(t, name); !bytes.Equal(text, want) {
-		t.Errorf("%s: the present version wrote\n%s\nthe released one\n%s", name, text, want)
+		t.Errorf("%s: the present version wrote\n%s\nthe released version wrote\n%s", name, text, want)
 	}
 }
 
@@ -85,7 +85,7 @@ func DecodeText[T any](t *testing.T, name string, text []byte, value *T) {
 		t.Fatal(err)
 	}
 	if want := bytes.TrimSpace(text); !bytes.Equal(again, want) {
-		t.Errorf("%s: the present version wrote\n%s\nthe released one\n%s", name, again, want)
+		t.Errorf("%s: the present version wrote\n%s\nthe released version wrote\n%s", name, again, want)
 	}
 }
 

@@ -40,7 +40,7 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	}
 	if !m.Running() {
 		exit, err := m.Wait(ctx)
-		// the system has ended the machine, without a request of this program
+		// The system has ended the machine, without a request of this program.
 		if err == nil && exit.Request == "" && exit.Err() == nil {
 			r.Outcome, r.Wrong, r.Console = bricked, []string{exit.String()}, m.ConsoleTail(60)
 			return nil

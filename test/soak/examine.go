@@ -24,8 +24,8 @@ type examination struct {
 	Wrong []string `json:"wrong"`
 }
 
-// examine reads several possible disks for each instant after a write to the ESP or outside all
-// partitions. The parameter each is the number of disks for each instant.
+// examine reads possible disks for each instant after a write to the ESP or outside all partitions.
+// The parameter each is the number of disks per instant.
 func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examination, err error) {
 	e.Wrong = []string{}
 	whole, err := s.bootImages()
@@ -95,11 +95,11 @@ func (r *recording) lacks(length int64, found map[string][sha256.Size]byte, whol
 		entry, _ := slot.ParseEntry(name)
 		all = append(all, entry)
 		if sum != whole[entry.Version] {
-			wrong = append(wrong, fmt.Sprintf("%s is not whole", name))
+			wrong = append(wrong, fmt.Sprintf("%s is incomplete", name))
 		}
 	}
 	if _, there := found[slot.Entry{Version: r.Old}.Name()]; !there {
-		wrong = append(wrong, fmt.Sprintf("the entry of version %s is gone", r.Old))
+		wrong = append(wrong, fmt.Sprintf("the entry of version %s is missing", r.Old))
 	}
 	first, _ := slot.First(all)
 	for _, s := range r.Spans {

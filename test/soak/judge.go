@@ -15,8 +15,8 @@ type promise struct {
 	Versions      []string // the machine must run one of these versions
 	Identity      string   // empty: the machine had not shown its identity
 	Configuration string   // empty: no configuration was applied
-	// The machine had acknowledged the configuration. If false, it may have this configuration or
-	// none.
+	// Configured means that the machine had acknowledged the configuration. If it is false, the
+	// machine may have this configuration or none.
 	Configured bool
 	Upgraded   bool // whether an upgrade had started
 }

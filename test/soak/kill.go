@@ -51,7 +51,7 @@ func (s *soak) victim(ctx context.Context) (*victim, error) {
 	return v, nil
 }
 
-// kill starts an operation of the machine, ends its emulator at a random instant, and checks the
+// kill starts an operation of the machine, ends the emulator at a random instant, and checks the
 // recovery. After a recovery, the machine remains on for the next cut.
 func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	if s.living == nil {
@@ -89,7 +89,7 @@ func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	return err
 }
 
-// choose selects the operation that the cut interrupts. The function do starts the operation. It is
+// choose selects the operation that the cut interrupts. The function do starts the operation; do is
 // nil if the machine only continues its work. The text what describes the operation.
 func (s *soak) choose(v *victim, status *api.UpgradeStatus, luck *rand.Rand) (what string, do func(context.Context) error) {
 	switch {

@@ -105,7 +105,7 @@ func run(ctx context.Context, o options) error {
 	report := report{Seed: o.seed, Wanted: o.cuts}
 	if o.resume {
 		if err := readJSON(o.out, &report); err != nil {
-			return fmt.Errorf("there is nothing to go on with: %w", err)
+			return fmt.Errorf("cannot read the report to continue: %w", err)
 		}
 		report.Wanted = o.cuts
 	} else if err := os.RemoveAll(s.dir); err != nil {
@@ -123,7 +123,7 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		report.Examined = &examined
-		fmt.Printf("what the loader would find on %d disks: %d faults\n", examined.Disks, len(examined.Wrong))
+		fmt.Printf("examined %d disks as the boot loader reads them: %d faults\n", examined.Disks, len(examined.Wrong))
 	}
 	for len(report.Runs) < o.cuts {
 		number := len(report.Runs)
@@ -141,7 +141,7 @@ func run(ctx context.Context, o options) error {
 	}
 	report.print(os.Stdout)
 	if report.Bricked+report.Faults > 0 || report.Examined != nil && len(report.Examined.Wrong) > 0 {
-		return fmt.Errorf("of %d cuts %d bricked the machine and %d left a fault, or the loader would find one; %s has them",
+		return fmt.Errorf("of %d cuts, %d bricked the machine and %d left a fault, or the examination of disks found a fault; see %s",
 			report.Cuts, report.Bricked, report.Faults, o.out)
 	}
 	return nil

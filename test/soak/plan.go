@@ -11,8 +11,8 @@ import (
 // other classes are replayed from the recording.
 const classKill = "kill"
 
-// killsInRow is the number of consecutive cuts of class kill. The machine stays on between them,
-// which saves a boot.
+// killsInRow is the number of consecutive cuts of class kill. The machine stays on between these
+// cuts, which saves a boot.
 const killsInRow = 2
 
 // plan returns the classes of the cuts of one round. A round contains each class, so an interrupted

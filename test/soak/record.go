@@ -23,8 +23,8 @@ import (
 // the longest step on an idle computer.
 const recordLimit = 10 * time.Minute
 
-// recording describes the writes of a machine since its first power-on. It has the data from which
-// the guarantees at each length of the log follow.
+// recording describes the writes of a machine since its first power-on. The guarantees at each
+// length of the log follow from its data.
 type recording struct {
 	Identity      string `json:"identity"`
 	Configuration string `json:"configuration"`
@@ -33,8 +33,8 @@ type recording struct {
 	ESP           place  `json:"esp"`
 	Data          place  `json:"data"`
 	// The fields below are lengths of the log in bytes. At a cut before the length at which an
-	// operation began, the disk cannot have the operation. At a cut after the length at which it
-	// ended, the disk must have it.
+	// operation began, the disk cannot have its result. At a cut after the length at which the
+	// operation ended, the disk must have its result.
 	Answered     int64    `json:"answered"`
 	ApplyBegan   int64    `json:"apply_began"`
 	Applied      int64    `json:"applied"`
@@ -68,7 +68,7 @@ type recorder struct {
 	*machine
 	options
 	documents []byte
-	end       int64 // length of the log at which the class ends; 0: with the step
+	end       int64 // length of the log at which the class ends; 0: it ends with the step
 }
 
 // step is an operation of the recorded machine, with its class.
@@ -140,8 +140,8 @@ const (
 	documentsFile = "machine.yaml" // the configuration
 )
 
-// run performs the steps, up to the last of the first steps of all requested classes. The spans of
-// the steps follow each other without gaps.
+// run performs the steps until each requested class has had its first step. The spans of the steps
+// follow each other without gaps.
 func (r *recorder) run(ctx context.Context) error {
 	steps := r.steps()
 	last := len(steps) - 1

@@ -33,7 +33,7 @@ type Measured struct {
 	Ours, Other *float64 // medians
 	// With names the other side: a version or the baseline. It is empty if there is no other side.
 	With string
-	// Ratio is the median of Pairs. Pairs are the ratios of the single pairs of runs.
+	// Pairs are the ratios of the single pairs of runs. Ratio is the median of Pairs.
 	Ratio *float64
 	Pairs []float64
 }
@@ -163,8 +163,8 @@ func Median(values []float64) *float64 {
 }
 
 // InTurn returns the sides in the order of a round. The first round has the number 1. Every second
-// round has the reverse order (A B, B A). A computer that becomes slower or faster therefore favors
-// no side.
+// round has the reverse order (A B, B A). So a computer that becomes slower or faster during the
+// run favors no side.
 func InTurn[T any](sides []T, round int) []T {
 	order := slices.Clone(sides)
 	if round%2 == 0 {

@@ -11,9 +11,9 @@
 // ORLOP_KERNEL_TEST=1 tells a test that it runs in this machine.
 //
 // QEMU with several emulated processors sometimes breaks the kernel of the guest (vm.KernelBreak).
-// If no test has failed before, the program runs a second time. go test hides the output of a
-// program that passes, so -repeats FILE stores the reason in a file. Both runs together must end
-// within go test's -timeout.
+// If no test has failed before such a break, the program runs a second time. go test hides the
+// output of a program that passes, so -repeats FILE stores the reason in a file. Both runs together
+// must end within go test's -timeout.
 //
 // The files of the guest are in memory and are lost when the guest ends. So a test that rewrites
 // golden files has to run on the host. machined does not run in the guest.

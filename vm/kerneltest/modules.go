@@ -90,7 +90,7 @@ type module struct {
 
 // closure returns the modules of the list and all their dependencies, in the order of loading. An
 // entry of the list is "NAME[?] [PARAMETER=VALUE]...". The "?" makes a module optional, for lists
-// that fit several kernels. closure fails if another module is missing.
+// that fit several kernels. closure fails if a module without "?" is missing.
 func (k *kernel) closure(list []string) ([]module, error) {
 	var (
 		names = slices.Clone(list)

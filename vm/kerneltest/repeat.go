@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxBoots is the maximum number of boots of a machine that ends before the program starts.
-	// Until then, only the kernel and the init of the guest have run, so another boot hides no
-	// failed test. The emulator sometimes breaks the kernel (vm.KernelBreak) so early that the
-	// console has no message.
+	// maxBoots is the maximum number of boots if the machine ends before the program starts. Before
+	// that, only the kernel and the init of the guest have run, so another boot hides no failed
+	// test. The emulator sometimes breaks the kernel (vm.KernelBreak) so early that the console has
+	// no message.
 	maxBoots = 3
-	// MaxRuns is the maximum number of runs of a program, if the emulator breaks the kernel of its
-	// machine. Each run has the time Options.Limit.
+	// MaxRuns is the maximum number of runs of a program if the emulator breaks the kernel of the
+	// machine. Options.Limit limits each run.
 	MaxRuns = 2
 )
 

@@ -81,7 +81,8 @@ func (s *sessions) expire(now time.Time) {
 	s.open = slices.DeleteFunc(s.open, func(o session) bool { return now.Sub(o.last) >= sessionTTL })
 }
 
-// equal reports whether two secrets are equal, in a time that does not depend on their common part.
+// equal reports whether two secrets are equal. Its duration does not depend on the length of their
+// common prefix.
 func equal(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1

@@ -18,8 +18,8 @@ const (
 	sessionsPath = rootPath + "/SessionService/Sessions"
 	// maxRequest is the maximum size of the body of a request, in bytes.
 	maxRequest = 64 << 10
-	// operationTimeout bounds an operation on a system: a machine is on or off within a minute.
-	// requestTimeout bounds a request with its operation and its answer.
+	// operationTimeout bounds an operation on a system, because a machine is on or off within a
+	// minute. requestTimeout bounds a whole request, with its operation and its answer.
 	requestTimeout   = 2 * time.Minute
 	operationTimeout = time.Minute
 )
@@ -34,7 +34,7 @@ type Server struct {
 
 // New returns a service for the systems that the function systems returns, in this order. uuid
 // identifies the service. user and password are the credentials of its only user. A service with an
-// empty password is an error of the program, and rejects all requests that need authentication.
+// empty password rejects all requests that need authentication.
 func New(uuid, user, password string, systems func() []System) *Server {
 	return &Server{user: user, password: password, uuid: uuid, systems: systems}
 }
@@ -57,8 +57,8 @@ func fail(status int, format string, values ...any) error {
 	return failure{status, fmt.Sprintf(format, values...)}
 }
 
-// method handles a request. It returns the value that is the body of the answer in JSON; nil: the
-// answer has no body.
+// method handles a request. It returns the value for the body of the answer, which is its JSON
+// form. If the value is nil, the answer has no body.
 type method func(r *http.Request) (any, error)
 
 func (s *Server) handler() http.Handler {

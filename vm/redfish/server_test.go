@@ -87,11 +87,11 @@ func TestPower(t *testing.T) {
 		}
 	}
 	if n := len(machine.Booted()); n != 3 {
-		t.Errorf("%d boots, want 3: a second On boots again", n)
+		t.Errorf("%d boots, want 3: a second On must not boot the machine again", n)
 	}
 	machine.Break()
 	if _, err := s.Reset(schemas.OnResetType); err == nil || !strings.Contains(err.Error(), "power supply is broken") {
-		t.Errorf("a failed machine: %v", err)
+		t.Errorf("error of a broken machine: %v", err)
 	}
 }
 
@@ -301,7 +301,7 @@ func TestSessions(t *testing.T) {
 	}
 	const login = `{"UserName":"` + redfishtest.User + `","Password":"` + redfishtest.Password + `"}`
 	if status, text := request(t, s, "", "POST", "/redfish/v1/SessionService/Sessions", login); status != 503 || !strings.Contains(text, "end one") {
-		t.Errorf("one session too many: %d %s", status, text)
+		t.Errorf("the session beyond the limit: %d %s", status, text)
 	}
 	if _, text := request(t, s, redfishtest.Password, "GET", "/redfish/v1/SessionService/Sessions", ""); !strings.Contains(text, fmt.Sprint(`"Members@odata.count":`, 16)) {
 		t.Errorf("sessions: %s", text)

@@ -9,8 +9,8 @@
 // After a power cut, a disk has all operations that were completed before a completed flush. Each
 // write after the last flush may be missing or torn, independently of the other writes. Of a torn
 // write, only some sectors are on the disk; a sector of 512 bytes is written completely or not at
-// all. So a power cut at a given instant has many possible results. Survivors draws a result, and
-// Disk makes it from a disk image.
+// all. So a power cut at a given instant has many possible results. Survivors draws one of these
+// results at random, and Disk gives a disk image this content.
 //
 // The package does not interpret partitions or file systems, and makes no checks of the content.
 package writelog
@@ -83,7 +83,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 		case kind == 0 && op.Sectors == 0:
 			return l, nil // the operation in progress when QEMU was killed
 		case kind&^flags != 0 || op.Sector < 0 || op.Sectors < 0 || kind&flagMark != 0:
-			return nil, fmt.Errorf("log of writes: damaged at byte %d, behind %d operations", at, len(l.Ops))
+			return nil, fmt.Errorf("log of writes: damaged at byte %d, after %d operations", at, len(l.Ops))
 		}
 		op.End = at + SectorSize
 		if !op.Discard {

@@ -61,7 +61,7 @@ func (i *image) String() string {
 	for at := 0; at < len(i.data); at += SectorSize {
 		sector := i.data[at : at+SectorSize]
 		if !bytes.Equal(sector, bytes.Repeat(sector[:1], SectorSize)) {
-			i.t.Errorf("sector %d is mixed", at/SectorSize)
+			i.t.Errorf("sector %d has different letters", at/SectorSize)
 		}
 		s = append(s, sector[0])
 	}
@@ -100,7 +100,7 @@ func TestRead(t *testing.T) {
 	w.sector()
 	w.write(0, 1, 0, "c")
 	if hole := w.read(t); len(hole.Ops) != 4 {
-		t.Errorf("behind a hole: %+v", hole.Ops)
+		t.Errorf("operations after a zero header are read: %+v", hole.Ops)
 	}
 }
 
@@ -152,15 +152,15 @@ func TestSurvivors(t *testing.T) {
 	}
 	for state := range seen {
 		if !want[state] {
-			t.Errorf("%s cannot be", state)
+			t.Errorf("%s is not a possible result", state)
 		}
 	}
 	if flushed, pieces := l.Survivors(7, r); flushed != 7 || len(pieces) != 0 {
-		t.Errorf("behind a flush: %d, %v", flushed, pieces)
+		t.Errorf("after a flush: %d, %v", flushed, pieces)
 	}
 }
 
-// TestSet checks that Set undoes the pieces of the previous call, also if pieces overlap, and that
+// TestSet checks that Set undoes the pieces of the previous call, even if pieces overlap, and that
 // it rejects an earlier position in the log.
 func TestSet(t *testing.T) {
 	w := newLog()
@@ -188,6 +188,6 @@ func TestSet(t *testing.T) {
 		}
 	}
 	if err := disk.Set(3, nil); !errors.Is(err, ErrAlreadyApplied) {
-		t.Errorf("backwards: %v", err)
+		t.Errorf("error of an earlier position: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// now is later than the certificates of this test.
+// now is after the beginning of the validity of all certificates of this test.
 var now = time.Now().UTC().Truncate(time.Second).Add(time.Minute)
 
 // operator returns a CA with a certificate of a role.
@@ -32,8 +32,8 @@ func template() Template {
 	return Template{Documents: []byte("kind: Machine\n"), Prefix: "rack7", Expires: now.Add(30 * 24 * time.Hour)}
 }
 
-// TestVerify checks that only an unchanged template of an administrator of the operator is
-// accepted, until it expires.
+// TestVerify checks that a template is accepted only if it is unchanged, unexpired and signed with
+// an admin certificate of a trusted operator CA.
 func TestVerify(t *testing.T) {
 	ca, admin := operator(t, pki.RoleAdmin)
 	other, _ := operator(t, pki.RoleAdmin)
@@ -81,8 +81,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyRole checks that a certificate of the operator with a lower role signs nothing, also
-// with a signature that Sign does not make.
+// TestVerifyRole checks that Verify rejects the signature of a certificate with a lower role, even
+// if the signature was not made by Sign.
 func TestVerifyRole(t *testing.T) {
 	ca, admin := operator(t, pki.RoleAdmin)
 	lower, err := ca.Issue(pki.Spec{CN: "bob", O: []string{pki.RoleOperator}, Usage: pki.Client, TTL: 365 * 24 * time.Hour})
@@ -126,7 +126,8 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// TestList checks that a list survives its encoding, and ends after a minute.
+// TestList checks that Encode and ParseList preserve a list, and that a list expires after a
+// minute.
 func TestList(t *testing.T) {
 	l := List{
 		Written: now, Templates: map[string]Signed{"workers": {[]byte("d"), []byte("s")}},
@@ -156,8 +157,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// FuzzParseList feeds arbitrary lists: the controllers, which write them, have fewer rights than
-// machined.
+// FuzzParseList parses arbitrary lists. The controllers write the lists, and have fewer rights than
+// machined, so their lists are untrusted.
 func FuzzParseList(f *testing.F) {
 	f.Add([]byte(`{"claims":[{"name":"a","key":"sha256:01","template":"t"}]}`))
 	f.Add([]byte("{"))
@@ -168,12 +169,12 @@ func FuzzParseList(f *testing.F) {
 	})
 }
 
-// FuzzVerify feeds arbitrary signatures: an unauthenticated peer sends them.
+// FuzzVerify verifies arbitrary signatures, because an unauthenticated peer sends them.
 func FuzzVerify(f *testing.F) {
 	f.Add([]byte("-----BEGIN " + templateKind.block + "-----\nExpires: 2026-12-29T12:00:00Z\nPrefix: a\n\nAA==\n-----END " + templateKind.block + "-----\n"))
 	f.Fuzz(func(t *testing.T, signature []byte) {
 		if _, _, err := (Signed{[]byte("d"), signature}).Verify(nil, now); err == nil {
-			t.Error("accepted without an operator")
+			t.Error("Verify accepted a signature without a trusted operator CA")
 		}
 	})
 }

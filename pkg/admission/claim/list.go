@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// MaxClaims bounds the claims and the removals of a list: the cluster has at most 128 objects
-	// of waiting machines, and a site does not remove more machines at a time.
+	// MaxClaims bounds the number of claims, and the number of removals, in a list: the cluster has
+	// at most 128 objects of waiting machines, and a site does not remove more machines at a time.
 	MaxClaims = 128
-	// MaxTemplates bounds the templates of a list, and MaxRules its rules.
+	// MaxTemplates and MaxRules bound the number of templates and of rules in a list.
 	MaxTemplates, MaxRules = 16, 16
 	// MaxList is the maximum size of a list in bytes. The list holds documents and signatures in
 	// base 64.
 	MaxList = 2 << 20
-	// life is the time for which a list is valid. The controllers with the leadership write the
-	// list every few seconds; the list of controllers that have lost the leadership expires.
+	// life is the time for which a list is valid. The controllers that have the leadership write a
+	// new list every few seconds. After they lose the leadership, their last list expires.
 	life = time.Minute
 )
 
@@ -40,8 +40,8 @@ type Member struct {
 	Key  string `json:"key"` // fingerprint of its key (pki.KeyFingerprint)
 }
 
-// NamedByKey reports whether the name is derived from the key, as Name does for a claimed machine.
-// A name that an operator chose is not.
+// NamedByKey reports whether the name is derived from the key, as Name derives it for a claimed
+// machine. It returns false for a name that an operator chose.
 func (m Member) NamedByKey() bool {
 	_, digits, _ := strings.Cut(m.Key, ":")
 	i := strings.LastIndexByte(m.Name, '-')
@@ -52,8 +52,8 @@ func (m Member) NamedByKey() bool {
 type Claim struct {
 	Member
 	Template string `json:"template"` // a key of List.Templates
-	// Rule is the rule that approves the machine, a key of List.Rules; empty if an operator has
-	// approved the fingerprint at the API server instead.
+	// Rule is the name of the rule that approves the machine, a key of List.Rules. It is empty if
+	// an operator has approved the fingerprint at the API server instead.
 	Rule string `json:"rule,omitempty"`
 }
 

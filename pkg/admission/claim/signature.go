@@ -22,10 +22,10 @@ const (
 
 // documentKind is a kind of signed documents: templates or rules.
 type documentKind struct {
-	noun    string // of errors
-	context string // start of the signed value: a signature for one kind is invalid for all others
+	noun    string // name of the kind in errors
+	context string // start of the signed value; it differs for each kind
 	block   string // PEM type of a signature
-	remedy  string // of errors
+	remedy  string // advice in errors
 }
 
 // sign returns a signature with the certificate of an operator, in PEM. now is the present time.
@@ -62,8 +62,8 @@ func (k documentKind) open(signature []byte) (*pem.Block, *x509.Certificate, err
 	return block, by, nil
 }
 
-// verify returns an error unless the signature is valid and its certificate has the role admin and
-// is from one of the operators' CAs.
+// verify returns nil if the signature is valid, and its certificate has the role admin and is from
+// one of the operators' CAs. Otherwise it returns an error.
 func (k documentKind) verify(digest, signature []byte, by *x509.Certificate, operators []*x509.Certificate, now time.Time) error {
 	roots := x509.NewCertPool()
 	for _, ca := range operators {

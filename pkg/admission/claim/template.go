@@ -21,8 +21,8 @@ const (
 	nameDigits = 8
 )
 
-// templateKind describes signed templates. The PEM headers of the signature are the prefix and the
-// expiry of the template, and the mark that only rules approve its machines.
+// templateKind describes signed templates. The PEM headers of the signature contain the prefix and
+// the expiry of the template, and a mark if only rules approve its machines (RuleOnly).
 var templateKind = documentKind{
 	noun: "template", context: "orlop-worker-template/1\n", block: "ORLOP WORKER TEMPLATE SIGNATURE",
 	remedy: "sign it again (`orlopctl nodes template`)",
@@ -56,7 +56,7 @@ type Signed struct {
 	Signature []byte `json:"signature"`
 }
 
-// prefixPattern is a label of DNS.
+// prefixPattern matches a DNS label.
 var prefixPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 // check returns an error for a template out of bounds.
@@ -89,12 +89,12 @@ func (t Template) digest() []byte {
 
 func (t Template) expiry() string { return t.Expires.UTC().Format(time.RFC3339) }
 
-// NameOf returns the name of the worker with a key (pki.KeyFingerprint): the prefix and the first
-// digits of the fingerprint. So neither the controllers nor a control-plane machine can choose a
-// name.
+// NameOf returns the name of the worker with this key fingerprint (pki.KeyFingerprint): the prefix
+// and the first digits of the fingerprint. So the name follows from the key, and no controller or
+// control-plane machine can choose it.
 func (t Template) NameOf(fingerprint string) string { return Name(t.Prefix, fingerprint) }
 
-// Name returns the name of the worker with a prefix and a key fingerprint.
+// Name returns the name of a worker, made from a prefix and the fingerprint of its key.
 func Name(prefix, fingerprint string) string {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return prefix + "-" + digits[:min(len(digits), nameDigits)]
@@ -113,9 +113,9 @@ func Sign(t Template, by *pki.Leaf, now time.Time) (Signed, error) {
 	return Signed{Documents: t.Documents, Signature: signature}, err
 }
 
-// Verify returns the template and the certificate of its signer. It fails unless the certificate
-// has the role admin and is from one of the operators' CAs, the signature is valid, and the
-// template has not expired.
+// Verify returns the template and the certificate of its signer. It returns an error if the
+// signature is invalid, if the certificate lacks the role admin or is not from one of the
+// operators' CAs, or if the template has expired.
 func (s Signed) Verify(operators []*x509.Certificate, now time.Time) (Template, *x509.Certificate, error) {
 	t, signature, by, err := s.parse()
 	if err != nil {
@@ -130,8 +130,8 @@ func (s Signed) Verify(operators []*x509.Certificate, now time.Time) (Template, 
 	return t, by, nil
 }
 
-// Parse returns the template without a verification, for callers that do not have the operators'
-// CAs.
+// Parse returns the template without verification of its signature, for callers that do not have
+// the operators' CAs.
 func (s Signed) Parse() (Template, error) {
 	t, _, _, err := s.parse()
 	return t, err

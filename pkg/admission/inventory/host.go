@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Bounds of an inventory. Bounded cuts an inventory to these bounds; ParseHost rejects an inventory
-// that exceeds them, except for long texts, which it cuts.
+// Bounds of an inventory. Bounded cuts an inventory to these bounds. ParseHost cuts long texts, and
+// rejects an inventory that exceeds any other bound.
 const (
 	maxHost      = 16 << 10 // bytes of JSON
 	maxDisks     = 32

@@ -26,7 +26,7 @@ const (
 type Entry struct {
 	Key     string     `json:"key"`     // fingerprint of its key (pki.KeyFingerprint)
 	Address netip.Addr `json:"address"` // source of its last message
-	Since   time.Time  `json:"since"`   // time of its first message; Last: of its last
+	Since   time.Time  `json:"since"`   // time of its first message
 	Last    time.Time  `json:"last"`
 	Host
 }
@@ -40,7 +40,7 @@ type Listing struct {
 	// Names are the names of the members, and of the machines that have a ticket to join.
 	Names []string `json:"names"`
 	// Approvals are the approvals by rules with which machined has admitted machines. Operators are
-	// the operators' CAs in PEM, with which the controllers find out and show which rules machined
+	// the operators' CAs in PEM. With these CAs, the controllers find out which rules machined
 	// accepts.
 	Approvals []trust.Approval `json:"approvals,omitempty"`
 	Operators []byte           `json:"operators,omitempty"`
@@ -49,7 +49,8 @@ type Listing struct {
 // List maps fingerprints to the machines. It is immutable: Record returns a changed copy.
 type List map[string]Entry
 
-// Record returns the list after the message e, and the answer to e. The times of e are ignored.
+// Record returns the list with the machine that sent the message e, and the answer to e. The times
+// in e are ignored.
 func (l List) Record(e Entry, now time.Time) (List, Answer) {
 	l = l.current(now)
 	e.Since, e.Last = now, now
@@ -73,7 +74,7 @@ func (l List) Record(e Entry, now time.Time) (List, Answer) {
 	return l, Answer{Listed: true}
 }
 
-// Without returns the list without the entries with a key for which has returns true.
+// Without returns the list without the entries with keys for which the function `has` returns true.
 func (l List) Without(has func(key string) bool) List {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(key string, _ Entry) bool { return has(key) })

@@ -65,8 +65,8 @@ func digest(binding, text []byte) []byte {
 	return sum.Sum(nil)
 }
 
-// NewRequest returns the request of a machine for a connection. The inventory is cut to the bounds.
-// If it is still too large, it is sent without disks and NICs.
+// NewRequest returns the request of a machine for a connection. The inventory is cut to its bounds.
+// If the inventory is still too large, the request omits its disks and NICs.
 func NewRequest(binding []byte, key *ecdsa.PrivateKey, h Host) (Request, error) {
 	h = h.Bounded()
 	text, err := json.Marshal(h)
@@ -88,8 +88,8 @@ func NewRequest(binding []byte, key *ecdsa.PrivateKey, h Host) (Request, error) 
 	return Request{Key: public, Inventory: text, Signature: signature}, nil
 }
 
-// Verify returns the key and the inventory of a request. It fails unless the signature was made
-// with this key for this connection.
+// Verify returns the key and the inventory of a request. It returns an error if the signature was
+// not made with this key for this connection.
 func (r Request) Verify(binding []byte) (*ecdsa.PublicKey, Host, error) {
 	parsed, err := x509.ParsePKIXPublicKey(r.Key)
 	if err != nil {
@@ -116,7 +116,8 @@ func Send(conn io.ReadWriter, r Request) (Answer, error) {
 	return a, err
 }
 
-// Serve receives one request from a connection and sends the answer that judge returns.
+// Serve receives one request from a connection and sends the answer that the function judge returns
+// for it.
 func Serve(conn io.ReadWriter, judge func(Request) Answer) error {
 	var r Request
 	if err := receive(conn, &r, maxMessage); err != nil {

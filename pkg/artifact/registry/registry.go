@@ -31,7 +31,7 @@ import (
 // Source is an artifact in a registry, with the data for the access to the registry.
 type Source struct {
 	Reference string // "registry.example.com:5000/orlop/qemu:1.2.0", or with "@sha256:…"
-	// PEM: the trusted CA of the registry. Besides it, only the CAs of Egress are trusted.
+	// CA is the CA of the registry, in PEM. Besides this CA, only the CAs of Egress are trusted.
 	CA                 []byte
 	PlainHTTP          bool
 	Username, Password string        // empty: anonymous
@@ -113,8 +113,8 @@ func (s Source) repository() (*remote.Repository, error) {
 	transport := &http.Transport{
 		DialContext: (&net.Dialer{Timeout: answerTimeout}).DialContext, TLSHandshakeTimeout: answerTimeout, ResponseHeaderTimeout: answerTimeout,
 		IdleConnTimeout: answerTimeout,
-		// Otherwise the transport requests gzip; the known size and digest are those of the blob
-		// itself.
+		// Without this setting, the transport requests gzip. The known size and digest are those of
+		// the uncompressed blob.
 		DisableCompression: true,
 	}
 	var roots *x509.CertPool
@@ -139,8 +139,8 @@ func (s Source) repository() (*remote.Repository, error) {
 }
 
 // tlsOnly rejects requests without TLS. The registry chooses the URL at which a client exchanges
-// the password for a token (WWW-Authenticate, realm). A registry behind a misconfigured proxy may
-// choose a URL with http.
+// the password for a token (WWW-Authenticate, realm). If a registry is behind a misconfigured
+// proxy, this URL may begin with http.
 type tlsOnly struct{ http.RoundTripper }
 
 func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -60,7 +60,8 @@ func served(t *testing.T, front func(http.Handler) http.Handler, layers ...[]byt
 
 func nothing(h http.Handler) http.Handler { return h }
 
-// cutting answers requests for blobs with at most `most` bytes, and then breaks the connection.
+// cutting answers each request for a blob with at most `most` bytes, and then breaks the
+// connection.
 func cutting(most int, ranges bool, asked *[]string) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -113,7 +114,7 @@ func TestReader(t *testing.T) {
 		}
 	}
 	if !strings.Contains(strings.Join(asked, " "), "bytes=299999-299999") {
-		t.Errorf("asked for %q: read again what was there", asked)
+		t.Errorf("requested ranges %q: some bytes were read twice", asked)
 	}
 }
 
@@ -237,16 +238,17 @@ func TestTokenWithoutTLS(t *testing.T) {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: registry.Certificate().Raw})
 	s := Source{Reference: strings.TrimPrefix(registry.URL, "https://") + "/example/file:1", CA: ca, Username: "dora", Password: "secret"}
 	if _, err := s.Find(t.Context(), kind); err == nil || !strings.Contains(err.Error(), "uses http but registry was contacted over https") || asked {
-		t.Errorf("asked: %t, %v", asked, err)
+		t.Errorf("request without TLS: %t, %v", asked, err)
 	}
 }
 
-// TestCompression: a registry that can compress is asked for content without compression.
+// TestCompression: the client requests content without compression, even from a registry that can
+// compress.
 func TestCompression(t *testing.T) {
 	address := served(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-				t.Errorf("%s is asked for in gzip", r.URL.Path)
+				t.Errorf("the client requests %s in gzip", r.URL.Path)
 			}
 			h.ServeHTTP(w, r)
 		})
@@ -288,7 +290,7 @@ func TestArtifact(t *testing.T) {
 	other := digest.FromString("other").Encoded()
 	for what, b := range map[string]artifact.Blob{"manifest": {SHA256: other, Size: -1}, "layer": {SHA256: other, Size: 5}} {
 		if _, err := from.Open(t.Context(), b); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), address) {
-			t.Errorf("a %s that is not there: %v", what, err)
+			t.Errorf("error of a missing %s: %v", what, err)
 		}
 	}
 	if _, err := (Source{Reference: address + "/example/file@" + manifest.Digest.String()}).Artifact(); err == nil || !strings.Contains(err.Error(), "no CA") {
@@ -307,7 +309,7 @@ func FuzzManifest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		layer, err := layerOf(text, kind)
 		if err == nil && (layer.Size <= 0 || len(layer.Digest.Encoded()) != 64 || layer.MediaType != kind) {
-			t.Errorf("taken: %+v", layer)
+			t.Errorf("accepted: %+v", layer)
 		}
 	})
 }

@@ -41,7 +41,8 @@ func openFile(name string) (*os.File, error) {
 }
 
 // older returns the paths of the rotated files, the newest first. While the API server compresses a
-// file, both forms exist; older then returns only the uncompressed file, which is complete.
+// file, the compressed and the uncompressed file exist. older then returns only the uncompressed
+// file, because it is complete.
 func older(dir string) ([]string, error) {
 	all, err := filepath.Glob(filepath.Join(dir, "audit-*.log*"))
 	if err != nil {
@@ -73,7 +74,7 @@ func readFile(name string, do func(number uint64, line []byte) error) error {
 	}
 	if cut := flate.CorruptInputError(0); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &cut) {
-		return nil // damaged by a power cut; the gap in the numbers shows the loss
+		return nil // a power cut damaged the file; the gap in the numbers shows the loss
 	}
 	return err
 }
@@ -107,8 +108,9 @@ func readLines(from io.Reader, do func(number uint64, line []byte) error) (whole
 	}
 }
 
-// numberOf returns the number of a line; 0 if the line has no number, as in version 0.2.0 and
-// before, or if the line is incomplete: the writer uses the number of an incomplete line again.
+// numberOf returns the number of a line. It returns 0 for a line without a number, as version 0.2.0
+// and before wrote it. It also returns 0 for an incomplete line, because the writer gives its
+// number to the next line.
 func numberOf(line []byte) uint64 {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"number":`))
 	digits, _, more := bytes.Cut(rest, []byte(","))
@@ -124,7 +126,7 @@ func numberOf(line []byte) uint64 {
 
 // end is the end of the log.
 type end struct {
-	number uint64 // of the last numbered line; 0 if there is none
+	number uint64 // number of the last numbered line; 0 if there is none
 	line   []byte
 	torn   bool // the present file ends within a line
 }
@@ -200,8 +202,8 @@ func firstNumber(name string) (first uint64, err error) {
 	return first, err
 }
 
-// Reader reads new lines of the log. No file stays open between two calls of Read, so that the file
-// system can be unmounted.
+// Reader reads new lines of the log. It has no open file between two calls of Read, because an open
+// file would prevent an unmount of the file system.
 type Reader struct {
 	Log *Log
 
@@ -209,11 +211,11 @@ type Reader struct {
 	offset int64       // bytes of file that Read has processed
 }
 
-// Read calls do for each line on the disk with a higher number than after, in order; the line is
+// Read calls do for each synced line with a number above after, in order. The argument line is
 // valid during the call and has no newline. Read returns the first error of do, or the error of the
 // last sync. After an error of do, the next Read starts in the same file. If the API server renames
-// or removes a file meanwhile, Read returns nil, and the next call reads the lines of the file if
-// they still exist.
+// or removes a file during Read, Read returns nil, and the next Read reads the rest of this file if
+// it still exists.
 func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) error {
 	last := after
 	newer := func(number uint64, line []byte) error {
@@ -233,8 +235,8 @@ func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) e
 	var names []string
 	if r.file == nil || !os.SameFile(r.file, present) || present.Size() < r.offset {
 		r.file = nil
-		// listed before the check of the present file, so that the list cannot contain the present
-		// file
+		// The names are listed before the check of the present file, so the list cannot contain the
+		// present file.
 		if names, err = older(r.Log.dir); err != nil {
 			return err
 		}
@@ -266,8 +268,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// readOlder calls do for the lines of the rotated files that contain lines after a number. names
-// has the newest file first; readOlder reads the oldest file first.
+// readOlder reads the rotated files that contain lines with numbers above after, and calls do for
+// their lines. names has the newest file first; readOlder reads the oldest file first.
 func readOlder(names []string, after uint64, do func(number uint64, line []byte) error) error {
 	var missing []string // the newest first
 	for _, name := range names {

@@ -28,7 +28,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// syncOnce does what Run does once a second.
+// syncOnce performs one of the syncs that Run performs every second.
 func (l *Log) syncOnce() {
 	now, err := l.syncChanged(nil)
 	l.set(now[filepath.Join(l.dir, File)], err)
@@ -82,7 +82,8 @@ func (l *log) add(n int) {
 	}
 }
 
-// rotate starts the next file, and compresses the previous one if packed.
+// rotate starts the next file. If packed is true, it compresses the previous file. It returns the
+// path of the previous file.
 func (l *log) rotate(packed bool) (name string) {
 	l.t.Helper()
 	l.turned++
@@ -150,7 +151,7 @@ func TestChain(t *testing.T) {
 	l.rotate(true)
 	l.add(2)
 	l.rotate(false)
-	l.restart() // with an empty present file
+	l.restart() // the present file is empty
 	l.add(4)
 	next()
 	l.rotate(true)
@@ -161,14 +162,15 @@ func TestChain(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	if all := read(t, newReader(l.dir), 0); !slices.Equal(all, upTo(1, 15)) || NewLog(l.dir).Newest() != 15 {
-		t.Errorf("a new receiver gets %v, of %d", all, NewLog(l.dir).Newest())
+		t.Errorf("a new receiver gets the lines %v; the newest is %d", all, NewLog(l.dir).Newest())
 	}
 	if some := read(t, newReader(l.dir), 7); !slices.Equal(some, upTo(8, 15)) {
-		t.Errorf("after 7, there are %v", some)
+		t.Errorf("a reader that starts after line 7 gets %v", some)
 	}
 }
 
-// TestEventStays checks that a line is the event with the fields of the chain before it.
+// TestEventStays checks that a line is the unchanged event, with the fields of the chain inserted
+// before its first field.
 func TestEventStays(t *testing.T) {
 	l := newLog(t)
 	l.add(2)
@@ -183,13 +185,13 @@ func TestEventStays(t *testing.T) {
 	}
 	for _, bad := range []string{"", "x\n", "{}", "{\"a\":\n1}\n"} {
 		if _, err := l.w.Write([]byte(bad)); err == nil {
-			t.Errorf("%q was written", bad)
+			t.Errorf("%q is accepted as an event", bad)
 		}
 	}
 }
 
-// TestFormerLines checks that lines of a version without numbers, before and after a rollback, are
-// skipped, and that the chain continues.
+// TestFormerLines checks that a reader skips the lines of an old version, which have no numbers,
+// before an upgrade and after a rollback, and that the chain continues.
 func TestFormerLines(t *testing.T) {
 	l := newLog(t)
 	former := []byte("{\"kind\":\"Event\",\"auditID\":\"former\"}\n")
@@ -206,7 +208,7 @@ func TestFormerLines(t *testing.T) {
 	}
 }
 
-// full fails after some bytes.
+// full is a log on a full disk: its Write fails after some bytes.
 type full struct {
 	*log
 	left int
@@ -220,7 +222,8 @@ func (f *full) Write(line []byte) (int, error) {
 	return n, cmp.Or(err, error(unix.ENOSPC))
 }
 
-// TestTornLine checks that a part of a line, after a full disk or a power cut, costs no other line.
+// TestTornLine checks that the incomplete line that a full disk or a power cut leaves causes the
+// loss of no other line.
 func TestTornLine(t *testing.T) {
 	l := newLog(t)
 	l.add(1)
@@ -248,8 +251,8 @@ func TestTornLine(t *testing.T) {
 	}
 }
 
-// TestDamagedFiles checks that files that the API server deleted or that a power cut damaged, and
-// lines that are too long, are a gap in the numbers and no error.
+// TestDamagedFiles checks that deleted files, files that a power cut damaged, and lines that are
+// too long cause a gap in the numbers, but no error.
 func TestDamagedFiles(t *testing.T) {
 	l := newLog(t)
 	l.add(2)
@@ -274,8 +277,8 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// TestNoFile checks that the reader follows no link and waits for no pipe, which a compromised API
-// server could put in the place of the log.
+// TestNoFile checks that the reader follows no link and waits for no pipe. A compromised API server
+// could create them under the name of the log.
 func TestNoFile(t *testing.T) {
 	for what, put := range map[string]func(name string) error{
 		"a link": func(name string) error { return os.Symlink("/etc/passwd", name) },
@@ -294,8 +297,9 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// TestSync checks that the log is on the disk within a second, with or without a reader, that a
-// file without new lines is not synced again, and that a reader gets a line after its sync only.
+// TestSync checks that the log is synced within a second, with or without a reader, that a file
+// without new lines is not synced again, and that a reader gets a line only after the sync of the
+// line.
 func TestSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLog(t)
@@ -321,7 +325,7 @@ func TestSync(t *testing.T) {
 		second := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
-			time.Sleep(syncInterval) // in the time of the bubble
+			time.Sleep(syncInterval) // on the virtual clock of the bubble
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()

@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncInterval is the time between two syncs. A power cut loses at most the lines of this time.
+// syncInterval is the time between two syncs. A power cut loses at most the lines that were written
+// in this time.
 const syncInterval = time.Second
 
-// Log is the log in a directory, and knows the part that has been synced to the disk. The API
-// server does not sync its lines. A line that is not synced must not be read: after its delivery, a
-// power cut could lose the line, and another line would get the same number.
+// Log is the log in a directory. It syncs the lines, because the API server does not, and records
+// which part is synced. Only synced lines may be read. Otherwise a power cut could remove a line
+// after its delivery, and another line would get the same number.
 type Log struct {
 	dir       string
 	fdatasync func(*os.File) error
@@ -29,7 +30,7 @@ type Log struct {
 	changed chan struct{}
 }
 
-// NewLog returns the log in a directory, which need not exist. Nothing of the log can be read
+// NewLog returns the log in a directory, which need not exist yet. No line of the log can be read
 // before Run has synced it.
 func NewLog(dir string) *Log {
 	return &Log{dir: dir, fdatasync: func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }, changed: make(chan struct{})}
@@ -91,8 +92,8 @@ func (l *Log) syncChanged(before map[string]os.FileInfo) (map[string]os.FileInfo
 	present := filepath.Join(l.dir, File)
 	now := map[string]os.FileInfo{}
 	problem := l.syncFile(present, before, now)
-	// listed after the sync of the present file: if the file is rotated meanwhile, the list
-	// contains it
+	// The names are listed after the sync of the present file. If this file is rotated during the
+	// sync, the list contains it.
 	names, err := older(l.dir)
 	problem = errors.Join(problem, err)
 	for _, name := range names {

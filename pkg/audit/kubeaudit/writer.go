@@ -3,10 +3,10 @@
 // number (Reader). Package audit does the same for the audit log of the machine.
 //
 // Each line is an event of Kubernetes (audit.k8s.io/v1) with three more fields: its number, the
-// SHA-256 of the previous line, and the name of the record. So programs for audit logs of
-// Kubernetes can read the lines. The newest lines are in audit.log; older lines are in files beside
-// audit.log. The API server rotates, compresses and deletes these files (lumberjack). audit.Chain
-// verifies the lines.
+// SHA-256 of the previous line, and the name of the record. Programs for audit logs of Kubernetes
+// ignore these fields, so they can read the lines. The newest lines are in audit.log; older lines
+// are in files beside audit.log. The API server rotates, compresses and deletes these files
+// (lumberjack). audit.Chain verifies the lines.
 //
 // The package does not append to the files itself, and does not send lines to receivers.
 package kubeaudit
@@ -31,8 +31,8 @@ const File = "audit.log"
 type Writer struct {
 	mu     sync.Mutex
 	out    io.Writer
-	number uint64 // of the last line
-	digest string // of the last line
+	number uint64 // number of the last line
+	digest string // digest of the last line
 	torn   bool   // the file can end within a line
 }
 
@@ -70,7 +70,7 @@ func (w *Writer) Write(event []byte) (int, error) {
 		out = append([]byte("\n"), out...)
 	}
 	if _, err := w.out.Write(out); err != nil {
-		w.torn = true // a part can be in the file
+		w.torn = true // the file can contain a part of the line
 		return 0, err
 	}
 	w.number, w.digest, w.torn = w.number+1, digestOf(line), false

@@ -106,8 +106,8 @@ func addLimits(root, s *jsonschema.Schema, t reflect.Type) {
 	}
 }
 
-// addDefaults adds the default values to the schema: the values of an empty configuration, to which
-// the same code as in Parse has applied the defaults.
+// addDefaults adds the default values to the schema. It takes them from an empty configuration, to
+// which the same code as in Parse has applied the defaults.
 func addDefaults(root *jsonschema.Schema) error {
 	nothing := config.New("", "").WithCluster("", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	decoder := yaml.NewDecoder(bytes.NewReader(config.Marshal(nothing)))
@@ -170,8 +170,8 @@ func (d describer) describe(s *jsonschema.Schema, path string) *jsonschema.Schem
 	return &out
 }
 
-// resolve returns s, unless s is a reference to the definition of an object with other comments at
-// this path. Then it returns a copy of the object with the comments of the path.
+// resolve returns s. But if s refers to a definition that already has comments, and the comments at
+// this path differ from these, it returns a copy of the object with the comments of this path.
 func (d describer) resolve(s *jsonschema.Schema, path string) *jsonschema.Schema {
 	name, isRef := strings.CutPrefix(s.Ref, definitions)
 	definition := d.schema.Definitions[name]

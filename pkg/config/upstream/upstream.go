@@ -1,7 +1,7 @@
 // Package upstream lists names of Kubernetes that a configuration can contain: feature gates,
-// admission plugins, versions of API groups, and plugins of the scheduler. PID 1 and orlopctl link
-// no code of Kubernetes, so the lists are text files; the test TestUpstreamTables of package
-// orchestrator writes these files, and compares them with the linked Kubernetes.
+// admission plugins, versions of API groups, and plugins of the scheduler. The lists are text
+// files, because PID 1 and orlopctl link no code of Kubernetes. The test TestUpstreamTables of
+// package orchestrator writes these files, and compares them with the linked Kubernetes.
 package upstream
 
 import (
@@ -74,7 +74,7 @@ func Names[V any](table map[string]V) []string { return slices.Sorted(maps.Keys(
 func lines(file string) (all [][]string) {
 	text, err := tables.ReadFile(file)
 	if err != nil {
-		// cannot happen: the file is a part of the program
+		// This cannot happen: the file is a part of the program.
 		panic(fmt.Sprintf("upstream: cannot read a table: %v", err))
 	}
 	for line := range strings.Lines(string(text)) {

@@ -1,6 +1,6 @@
-// Package layout defines the partitions of the system disk: their labels, types, order and
-// sizes. The imager partitions disk images accordingly, machined/install partitions blank disks,
-// and machined/disk adds the partitions for data of the machine. The package does not access disks.
+// Package layout defines the partitions of the system disk: their labels, types, order and sizes.
+// The imager creates these partitions in disk images, and machined/install on blank disks.
+// machined/disk adds the partitions for data of the machine. The package does not access disks.
 package layout
 
 import (
@@ -20,9 +20,10 @@ const (
 	Data = "DATA"
 )
 
-// Types of the partitions in the Discoverable Partitions Specification of the UAPI group: STATE has
-// the type of "server data", DATA that of "variable data". For the type of DATA, the specification
-// requires a unique GUID that is derived from the machine; the system does not follow this rule.
+// Types of the partitions in the Discoverable Partitions Specification of the UAPI group. STATE has
+// the type "server data", and DATA has the type "variable data". For the type of DATA, the
+// specification requires a unique GUID that is derived from the machine; the system does not follow
+// this rule.
 var (
 	TypeESP   = uuid.MustParse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
 	TypeRoot  = uuid.MustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709") // x86-64
@@ -93,13 +94,13 @@ func IsSystemPartition(label string, kind uuid.UUID) bool {
 	return false
 }
 
-// IsImageGUID reports whether a GUID is from a disk image of the imager, so that every disk with
-// this image has the same GUID. The imager derives GUIDs from names (RFC 9562, version 5); the
-// GUIDs that an installation or a machine creates are random (version 4).
+// IsImageGUID reports whether a GUID is from a disk image of the imager. Every disk with the same
+// image has the same GUID. The imager derives GUIDs from names (RFC 9562, version 5); the GUIDs
+// that an installation or a machine creates are random (version 4).
 func IsImageGUID(id uuid.UUID) bool { return id.Variant() == uuid.RFC4122 && id.Version() == 5 }
 
-// FormatSize formats bytes for users: "256 MiB", "5.7 GiB". It rounds down, so that the stated size
-// is never larger than the real size.
+// FormatSize formats bytes for users: "256 MiB", "5.7 GiB". It rounds down, so the text never
+// states more than the real size.
 func FormatSize(bytes uint64) string {
 	if bytes < 1<<30 {
 		return fmt.Sprintf("%d MiB", bytes>>20)

@@ -19,7 +19,7 @@ import (
 const Ext4BlockSize = 4096
 
 // Runner runs a program (absolute path and arguments) until it exits, and returns its output. A
-// nonzero exit status is an error. The caller provides it, because in PID 1 a single reaper
+// nonzero exit status is an error. The caller provides the Runner, because in PID 1 a single reaper
 // collects all children.
 type Runner func(ctx context.Context, args ...string) ([]byte, error)
 
@@ -29,7 +29,7 @@ type Quotas bool
 const (
 	NoQuotas Quotas = false
 	// ProjectQuotas enables the accounting of project quotas (package projectquota). The kernel
-	// mounts the file system then only with the module quota_v2.
+	// then needs the module quota_v2 to mount the file system.
 	ProjectQuotas Quotas = true
 )
 
@@ -41,8 +41,8 @@ type Ext4Options struct {
 	Quotas          Quotas
 }
 
-// Ext4 creates an ext4 file system on a partition. It first wipes the old superblock, so that a
-// power cut leaves a blank partition and not a damaged old file system.
+// Ext4 creates an ext4 file system on a partition. It first wipes the old superblock. So a power
+// cut leaves a blank partition, and not a damaged old file system.
 //
 // It does not zero the inode tables and the journal: the kernel does this in the background after
 // the first mount, and records the progress in the group checksums. It does not discard the blocks,
@@ -72,8 +72,8 @@ func RepairExt4(ctx context.Context, run Runner, device string) error {
 
 // ext4Command returns the command line of mke2fs.
 func ext4Command(device string, o Ext4Options) []string {
-	// "none" clears the features in mke2fs.conf, which depend on the version of mke2fs and to which
-	// the list would otherwise be added
+	// "none" clears the default features of mke2fs.conf, which depend on the version of mke2fs.
+	// Without "none", mke2fs would add the list to these defaults.
 	features := "none,has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
 		"sparse_super,large_file,ext_attr"
 	options := "lazy_itable_init=1,lazy_journal_init=1,nodiscard"
@@ -102,9 +102,9 @@ func FAT32(ctx context.Context, run Runner, device, label string) error {
 }
 
 // FAT32Cluster returns the number of 512-byte sectors per cluster for a FAT32 file system of size
-// bytes. Clusters are as large as possible, so that a directory rarely needs a second cluster
-// (docs/decisions/0081-fat-names.md). But the file system has at least twice the number of clusters
-// that firmware expects of FAT32 (65525), if its size permits.
+// bytes. Clusters are large, so a directory rarely needs a second cluster
+// (docs/decisions/0081-fat-names.md). But if the size permits, the file system has at least twice
+// the 65525 clusters that firmware expects of FAT32.
 func FAT32Cluster(size uint64) int {
 	const leastClusters, most = 2 << 16, 64 // 32 KiB is the largest cluster that all firmware reads
 	sectors := 1

@@ -39,8 +39,9 @@ func mixedEndian(g uuid.UUID) []byte {
 	return []byte{g[3], g[2], g[1], g[0], g[5], g[4], g[7], g[6], g[8], g[9], g[10], g[11], g[12], g[13], g[14], g[15]}
 }
 
-// DiskGUID returns the GUID of the disk from the table that Read returns: the primary table, or if
-// that is damaged the backup at the end of the disk. It returns uuid.Nil if both are damaged.
+// DiskGUID returns the GUID of the disk. It reads the same table as Read: the primary table, or its
+// backup at the end of the disk if the primary table is damaged. It returns uuid.Nil if both are
+// damaged.
 func DiskGUID(disk gpt.Device) uuid.UUID {
 	sector := int64(disk.GetSectorSize())
 	for _, at := range []int64{sector, int64(disk.GetSize())/sector*sector - sector} {
@@ -70,9 +71,9 @@ func wholeTable(disk gpt.Device, header []byte) bool {
 	return err == nil && crc32.ChecksumIEEE(entries) == field(headerEntriesSum)
 }
 
-// Shared reports whether the GUID of the disk or of a partition comes from the disk image, so that
-// other disks have the same GUID. It ignores the root partitions, because their GUIDs are derived
-// from their content on every disk.
+// Shared reports whether the GUID of the disk or of a partition comes from the disk image. Other
+// disks with this image then have the same GUID. It ignores the root partitions, because their
+// GUIDs are derived from their content on every disk.
 func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
 	if layout.IsImageGUID(disk) {
 		return true

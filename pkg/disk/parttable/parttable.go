@@ -26,9 +26,9 @@ func Open(path string, options ...block.Option) (device *block.Device, disk gpt.
 	return device, disk, nil
 }
 
-// Read reads the partition table of a disk: the primary table, or if that is damaged the backup at
-// the end of the disk, as the kernel does with "gpt" on its command line (block/partitions/efi.c).
-// A primary table that the disk cannot read is treated as damaged.
+// Read reads the partition table of a disk: the primary table, or its backup at the end of the disk
+// if the primary table is damaged or unreadable. The kernel does the same with "gpt" on its command
+// line (block/partitions/efi.c).
 //
 // It reads 2 headers of one sector and at most 128 entries of 128 bytes. A partition that ends
 // before it begins, or after the end of the disk, is an error, because computations with its size
@@ -50,8 +50,8 @@ func Read(disk gpt.Device) (*gpt.Table, error) {
 // primarySize is the maximum size of the primary table in bytes: 34 sectors of 4 KiB.
 const primarySize = 34 * 4096
 
-// zeroedPrimary is a disk that returns zeros in place of an unreadable primary table. Otherwise the
-// library would not try the backup.
+// zeroedPrimary is a disk that returns zeros in place of an unreadable primary table. It is
+// necessary because the library tries the backup only if the primary table is readable but invalid.
 type zeroedPrimary struct{ gpt.Device }
 
 // ReadAt reads from the disk, and returns zeros for an unreadable primary table.
@@ -64,18 +64,19 @@ func (d zeroedPrimary) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Ordered returns a device for writing a table safely. It writes nothing before Sync
-// (orderedDevice).
+// Ordered returns a device that writes a table safely: it writes nothing before Sync, and then the
+// backup first (orderedDevice).
 func Ordered(disk gpt.Device) gpt.Device { return &orderedDevice{Device: disk} }
 
-// orderedDevice holds writes back until Sync. Then it writes and flushes first the second half of
-// the disk (the backup table), and then the first half (the primary table). The library itself
-// writes the primary header first and flushes once, so a power cut could damage both tables.
+// orderedDevice holds writes back until Sync. Sync first writes and flushes the second half of the
+// disk with the backup table. It then writes and flushes the first half with the primary table. The
+// library itself writes the primary header first and flushes once, so a power cut could damage both
+// tables.
 type orderedDevice struct {
 	gpt.Device
 	writes []heldWrite
-	// guid replaces the disk GUID in written headers; zero leaves the GUID unchanged. The library
-	// has no function for this.
+	// guid replaces the disk GUID in written headers; zero leaves the disk GUID unchanged. The
+	// library has no function to set the disk GUID.
 	guid uuid.UUID
 }
 

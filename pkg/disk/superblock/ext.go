@@ -16,7 +16,7 @@ type Ext struct {
 }
 
 // Errors are the errors that the kernel has recorded in an ext4 file system (fs/ext4/super.c,
-// save_error_info). e2fsck clears the record after a repair, if its exit status is 0 or 1.
+// save_error_info). A repair by e2fsck with exit status 0 or 1 clears the record.
 type Errors struct {
 	// the file system is marked as having errors (EXT4_ERROR_FS)
 	Marked bool   `json:"marked"`

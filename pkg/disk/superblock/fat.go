@@ -13,7 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limits for reading a FAT or ISO 9660 file system. More is ignored (directories) or an error.
+// Limits for reading a FAT or ISO 9660 file system. The rest of a longer directory is ignored. A
+// longer chain is an error.
 const (
 	maxDirectory = 1 << 20 // bytes of a directory
 	maxChain     = 1 << 16 // clusters of a file
@@ -34,7 +35,7 @@ type fat struct {
 	rootAt   uint64 // FAT12 and FAT16: offset of the root
 	rootSize uint64 // and its size in bytes
 	label    string
-	serial   uuid.UUID // the serial number of the volume, in the last four bytes
+	serial   uuid.UUID // the last four bytes are the serial number of the volume
 }
 
 // openFAT reads the boot sector of a FAT file system.
@@ -179,7 +180,7 @@ func (f *fat) volumeLabel() (string, error) {
 	return "", nil
 }
 
-// list calls each for every entry of a directory until each returns false.
+// list calls the function each for the entries of a directory, until each returns false.
 func (f *fat) list(dir []byte, each func(fatEntry) bool) {
 	var long []uint16
 	for len(dir) >= 32 {
@@ -240,7 +241,7 @@ func FATFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, erro
 	case e.isDir:
 		return nil, fmt.Errorf("%s is not a plain file", name)
 	case e.size > most:
-		return nil, fmt.Errorf("%s has %d bytes; at most %d are taken", name, e.size, most)
+		return nil, fmt.Errorf("%s has %d bytes; at most %d are allowed", name, e.size, most)
 	case e.size == 0:
 		return []byte{}, nil
 	}

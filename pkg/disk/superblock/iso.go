@@ -48,12 +48,12 @@ type isoRecord struct {
 	place uint64 // offset in bytes
 	size  uint64
 	isDir bool
-	plain bool // neither a directory, nor a link, nor in several extents
+	plain bool // a regular file in a single extent
 }
 
-// openISO reads the descriptors. The label is that of the first descriptor with a label: the
-// primary, the Joliet or the enhanced descriptor, in this order. Joliet and enhanced descriptors
-// are both supplementary, but only the label of a Joliet descriptor is in UTF-16.
+// openISO reads the descriptors. The label comes from the first descriptor that has a label, in the
+// order primary, Joliet, enhanced. Joliet and enhanced descriptors are both supplementary, but only
+// the label of a Joliet descriptor is in UTF-16.
 func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	v := &iso{r: r}
 	labels := map[string]string{}
@@ -96,8 +96,8 @@ func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	return v, nil
 }
 
-// descriptorKind returns "primary", "joliet" or "enhanced"; an empty string for a descriptor with
-// files that this package cannot read.
+// descriptorKind returns "primary", "joliet" or "enhanced". It returns "" for a descriptor that
+// this package cannot read.
 func descriptorKind(d []byte) string {
 	switch {
 	case d[0] == isoPrimary:
@@ -191,7 +191,7 @@ func ISOFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, erro
 		case !found.plain:
 			return nil, fmt.Errorf("%s is not a plain file", name)
 		case found.size > most:
-			return nil, fmt.Errorf("%s has %d bytes; at most %d are taken", name, found.size, most)
+			return nil, fmt.Errorf("%s has %d bytes; at most %d are allowed", name, found.size, most)
 		}
 		out := make([]byte, found.size)
 		return out, read(r, out, found.place)
@@ -209,7 +209,7 @@ func (v *iso) find(t isoTree, name string) (*isoRecord, error) {
 		return nil, err
 	}
 	for at := 0; at < len(dir); {
-		// no entry crosses its sector
+		// No entry crosses the end of a sector.
 		rest := dir[at:min(len(dir), at/isoSector*isoSector+isoSector)]
 		r, length, ok := t.record(rest)
 		if length == 0 {

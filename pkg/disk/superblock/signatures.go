@@ -13,8 +13,8 @@ type mark struct {
 }
 
 // headSignatures are signatures with their offsets from the beginning of an area, from libblkid
-// (util-linux). The first match names the content. Content without a known signature is still
-// detected (Examine), because it is not zero.
+// (util-linux). The first match determines the kind of content. Examine also detects content
+// without a known signature, because such content is not zero.
 var headSignatures = []mark{
 	{"LUKS", 0, "LUKS\xba\xbe"},
 	{"LUKS", 0x4000, "SKUL\xba\xbe"},

@@ -33,10 +33,10 @@ type Content struct {
 // UnknownData is the kind of an area that is neither blank nor has a known signature.
 const UnknownData = "unknown data"
 
-// EndSize is the number of bytes at each end of an area that are zero in a blank area, and that a
-// wipe zeroes. The signatures in the tables of this package are nearer to an end, except the second
-// superblock of btrfs at 64 MiB. The farthest of the others is the second header of LUKS2, at 4
-// MiB.
+// EndSize is the size of each end of an area, in bytes. The ends of a blank area contain only
+// zeros, and a wipe zeroes the ends. Almost all signatures in the tables of this package are in
+// these ends. The only exception is the second superblock of btrfs, at 64 MiB. Without it, the
+// signature farthest from an end is the second header of LUKS2, at 4 MiB.
 const EndSize = 8 << 20
 
 // Identify reads the known superblocks and signatures. The kind is empty if no superblock or
@@ -58,7 +58,7 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	if name == swapKind {
 		return swapArea(r)
 	}
-	if name != "" { // before FAT, because NTFS and others have a similar boot sector
+	if name != "" { // checked before FAT, because the boot sector of NTFS is similar to that of FAT
 		return Content{Kind: name}, nil
 	}
 	if f, err := openFAT(r, size); err == nil {
@@ -67,8 +67,9 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	return Content{}, nil
 }
 
-// Examine is like Identify, but it also detects unknown content: it returns UnknownData unless
-// EndSize bytes at each end of the area are zero. An error means that the area cannot be read.
+// Examine is like Identify, but it also detects unknown content: if no signature matches, and the
+// first or last EndSize bytes are not all zero, it returns UnknownData. An error means that the
+// area cannot be read.
 func Examine(r io.ReaderAt, size uint64) (Content, error) {
 	c, err := Identify(r, size)
 	if err != nil || c.Kind != "" {
@@ -89,8 +90,8 @@ func Examine(r io.ReaderAt, size uint64) (Content, error) {
 
 // Unfinished reports whether a partition of the system is blank, or contains the remains of an
 // interrupted mke2fs: no signature, and zeros at both ends. mke2fs writes the superblock last, and
-// it never writes into the last 128 KiB, because it creates no block group of this small size
-// (lib/ext2fs/initialize.c). Its other writes contain no signature.
+// its other writes contain no signature. It never writes into the last 128 KiB, because it creates
+// no block group of this small size (lib/ext2fs/initialize.c).
 func Unfinished(r io.ReaderAt, size uint64) (bool, error) {
 	const head, tail = 4096, 128 << 10
 	if size < head+tail {

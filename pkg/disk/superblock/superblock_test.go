@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// sparse is a disk of a size with zeros except in some places.
+// sparse is a disk that contains zeros, except at the offsets in its map.
 type sparse struct {
 	size   uint64
 	pieces map[uint64][]byte
@@ -31,7 +31,7 @@ func (s sparse) ReadAt(p []byte, at int64) (int, error) {
 		}
 	}
 	if left := int64(s.size) - at; left < int64(len(p)) {
-		return int(max(left, 0)), errors.New("behind the end")
+		return int(max(left, 0)), errors.New("read beyond the end")
 	}
 	return len(p), nil
 }
@@ -39,7 +39,7 @@ func (s sparse) ReadAt(p []byte, at int64) (int, error) {
 const gib = 1 << 30
 
 // TestEveryEndCounts: a disk is blank if both of its ends are blank and it has no known signature.
-// Each signature alone is enough.
+// A single signature is sufficient for a disk that is not blank.
 func TestEveryEndCounts(t *testing.T) {
 	const size = 10*gib + 7*sector // not a multiple of a power of two
 	examine := func(at uint64, magic string) Content {
@@ -51,7 +51,7 @@ func TestEveryEndCounts(t *testing.T) {
 		return c
 	}
 	if c := examine(0, ""); c.Kind != "" {
-		t.Errorf("a blank disk holds %+v", c)
+		t.Errorf("a blank disk is identified as %+v", c)
 	}
 	for _, m := range headSignatures {
 		if c := examine(uint64(m.at), m.magic); c.Kind == "" {
@@ -73,7 +73,7 @@ func TestEveryEndCounts(t *testing.T) {
 	}
 }
 
-// TestRAIDMembers: the metadata of Linux RAID, at the offsets in md_p.h.
+// TestRAIDMembers: the metadata of Linux RAID is detected at each offset of md_p.h.
 func TestRAIDMembers(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -97,13 +97,13 @@ func TestRAIDMembers(t *testing.T) {
 			t.Errorf("%s with an ext4 at its beginning: %+v, %v", c.name, got, err)
 		}
 		if done, err := Unfinished(sparse{c.size, map[uint64][]byte{c.at: []byte(c.magic)}}, c.size); err != nil || done {
-			t.Errorf("%s is taken for a file system that was not finished: %v", c.name, err)
+			t.Errorf("%s is identified as the remains of an interrupted mke2fs: %v", c.name, err)
 		}
 	}
 }
 
-// TestUnfinished: the remains of an interrupted mke2fs count as empty; the remains of other
-// programs do not.
+// TestUnfinished: Unfinished returns true for the remains of an interrupted mke2fs, but not for
+// those of other programs.
 func TestUnfinished(t *testing.T) {
 	const size = 256 << 20
 	for _, c := range []struct {
@@ -149,7 +149,8 @@ func extSuper(state uint16, errorsSeen uint32) []byte {
 	return b
 }
 
-// TestExt: sizes beyond 16 TiB, kinds, and the errors recorded by the kernel.
+// TestExt: ReadExt returns the kind, the size (even beyond 16 TiB), and the errors that the kernel
+// has recorded.
 func TestExt(t *testing.T) {
 	const tib = 1 << 40
 	for _, c := range []struct {
@@ -173,7 +174,7 @@ func TestExt(t *testing.T) {
 		}
 	}
 	if _, found, err := ReadExt(bytes.NewReader(nil)); found || err != nil {
-		t.Errorf("of nothing: %v, %v", found, err)
+		t.Errorf("an area of zeros: %v, %v", found, err)
 	}
 	b := append(make([]byte, 1024), extSuper(1|extErrorFS, 3)...)
 	e, _, err := ReadExt(bytes.NewReader(b))
@@ -255,10 +256,10 @@ func TestFAT(t *testing.T) {
 			t.Errorf("%v: another loader: %v, %v", c, there, err)
 		}
 		if _, err := FATFile(r, size, "user-data", 1000); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%v: a file that is not there: %v", c, err)
+			t.Errorf("%v: error of a missing file: %v", c, err)
 		}
 		if _, err := FATFile(r, size, "machine.yaml", 5); err == nil || !strings.Contains(err.Error(), "at most 5") {
-			t.Errorf("%v: a file that is too large: %v", c, err)
+			t.Errorf("%v: error of a file that is too large: %v", c, err)
 		}
 		if _, err := FATFile(r, size, "EFI", 1000); err == nil {
 			t.Errorf("%v: a directory was read", c)
@@ -284,7 +285,7 @@ func TestFATChains(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := FATFile(f, 64<<20, "user-data", 1000); err == nil {
-			t.Errorf("a root whose chain goes on at %#x was read to its end", next)
+			t.Errorf("a root with the invalid next cluster %#x in its chain was read without an error", next)
 		}
 	}
 }
@@ -320,10 +321,10 @@ func TestISO(t *testing.T) {
 			t.Errorf("%s: %q, %v", c.name, text, err)
 		}
 		if _, err := ISOFile(r, size, "machine.yaml", 1000); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: a file that is not there: %v", c.name, err)
+			t.Errorf("%s: error of a missing file: %v", c.name, err)
 		}
 		if _, err := ISOFile(r, size, "user-data", 5); err == nil || !strings.Contains(err.Error(), "at most 5") {
-			t.Errorf("%s: a file that is too large: %v", c.name, err)
+			t.Errorf("%s: error of a file that is too large: %v", c.name, err)
 		}
 	}
 }
@@ -343,7 +344,8 @@ func descriptor(kind, version byte, escape string, label []byte) []byte {
 	return d
 }
 
-// TestISOLabels: the priority of the descriptors for the label, and their encodings.
+// TestISOLabels: the label comes from the descriptor with the highest priority, and is decoded by
+// the encoding of this descriptor.
 func TestISOLabels(t *testing.T) {
 	wide := func(s string) []byte {
 		var out []byte
@@ -409,7 +411,7 @@ func FuzzContent(f *testing.F) {
 			func() ([]byte, error) { return ISOFile(r, size, "user-data", most) },
 		} {
 			if text, err := read(); err == nil && len(text) > most {
-				t.Errorf("%d bytes were read, at most %d were asked for", len(text), most)
+				t.Errorf("%d bytes were read; the limit is %d", len(text), most)
 			}
 		}
 	})

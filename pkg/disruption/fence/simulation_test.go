@@ -10,13 +10,13 @@ import (
 )
 
 // TestSimulation fences machines in random clusters, and checks the promises of the package at each
-// tick: no pod of a StatefulSet runs twice, one machine is fenced at a time, the control plane
-// keeps its quorum, nothing is switched off while too many machines are unhealthy or after it has
-// recovered, each fence ends, and each machine that was switched off is on at the end.
+// tick: no pod of a StatefulSet runs twice, one machine is fenced at a time, and the control plane
+// keeps its quorum. No machine is switched off after it has recovered, or while too many machines
+// are unhealthy. Each fence ends, and each machine that was switched off is on at the end.
 //
 // The writes of an operation, a cycle and a taint fail independently. Requests take effect late.
-// Power switches report the former state for some seconds. Kubelets report before they are ready.
-// The clocks of the leaders differ.
+// After a change, power switches report the former state for some seconds. Kubelets report before
+// they are ready. The clocks of the leaders differ.
 func TestSimulation(t *testing.T) {
 	worlds := uint64(1000)
 	if testing.Short() {
@@ -42,7 +42,8 @@ func TestSimulation(t *testing.T) {
 }
 
 // TestMutations checks that the simulation finds a broken promise if a guard of Decide is missing.
-// Each mutation hides the facts of a guard from Decide, or changes the verdict of Decide.
+// Each mutation changes the input of Decide so that a guard has no effect, or changes the verdict
+// of Decide.
 func TestMutations(t *testing.T) {
 	for name, m := range map[string]mutation{
 		"the reading":     {verdict: func(m Machine, v *Verdict) { release(m, v) }},
@@ -77,7 +78,7 @@ func TestMutations(t *testing.T) {
 					return
 				}
 			}
-			t.Error("the simulation finds nothing")
+			t.Error("the simulation does not find this mutation")
 		})
 	}
 }
@@ -88,7 +89,7 @@ type mutation struct {
 	verdict func(m Machine, v *Verdict)
 }
 
-// release releases the pods of a machine without a reading of its power.
+// release changes a verdict so that the pods of a machine are released before its power was read.
 func release(m Machine, v *Verdict) {
 	if m.Operation.Phase == SwitchOff && v.Action == TurnOff {
 		v.Operation.Phase, v.Action, v.Taint = Release, Read, m.BootID
@@ -143,7 +144,7 @@ type simulated struct {
 	hung, cut    bool      // its pods run on; its kubelet does not reach the API server
 	dead         bool      // its kubelet does not start
 	deaf         bool      // its power switch does not answer
-	goesOff      time.Time // the power is cut then
+	goesOff      time.Time // the time at which the power is cut; zero for none
 	running      map[string]int
 	record       map[string]int // the pods that start without an API server, on its disk
 	offlineTried bool
@@ -153,9 +154,9 @@ type simulated struct {
 	ready  bool
 	since  time.Time // ready has its value
 	taint  string
-	// reports means that the kubelet reports, also while it is not ready.
+	// reports means that the kubelet reports, even while it is not ready.
 	reports bool
-	readyAt time.Time // the kubelet is not ready before
+	readyAt time.Time // the time from which the kubelet is ready
 
 	cached      Power // the answer of the power switch until cachedUntil
 	cachedUntil time.Time
@@ -174,7 +175,7 @@ type simulated struct {
 // call is a request to a power switch.
 type call struct {
 	action          Action
-	sent, acts, end time.Time // acts is the time at which it takes effect; zero after it
+	sent, acts, end time.Time // acts is the time at which the request takes effect; zero after that
 }
 
 type world struct {
@@ -183,7 +184,7 @@ type world struct {
 	start    time.Time
 	machines []*simulated
 	pods     []*pod
-	names    []string // of the pods
+	names    []string // names of the pods
 	offline  bool     // some pods start without an API server
 	uid      int
 	most     int // the maximum of unhealthy machines
@@ -295,7 +296,7 @@ func (w *world) disturb() {
 			m.deaf = true
 		case m.deaf && w.maybe(0.003):
 			m.deaf = false
-		case !m.on && !w.unchecked && (!w.offline || !m.cut) && w.maybe(0.004): // by another person
+		case !m.on && !w.unchecked && (!w.offline || !m.cut) && w.maybe(0.004): // by an operator
 			w.powerOn(m)
 		case w.maybe(0.0005):
 			m.denied = true
@@ -316,7 +317,7 @@ func (w *world) disturb() {
 	}
 }
 
-// calm ends the failures that nothing else ends.
+// calm ends the failures that would otherwise last for ever.
 func (w *world) calm() {
 	for _, m := range w.machines {
 		m.deaf, m.cut, m.denied = false, false, false
@@ -337,7 +338,8 @@ func (w *world) powerOn(m *simulated) {
 	w.remember(m, Off)
 }
 
-// remember lets a power switch report the former state for some seconds.
+// remember makes a power switch report the former state for some seconds, with a probability of
+// 0.3.
 func (w *world) remember(m *simulated, former Power) {
 	if w.maybe(0.3) {
 		m.cached, m.cachedUntil = former, w.now.Add(w.within(15*time.Second))
@@ -349,7 +351,7 @@ func (w *world) powerOff(m *simulated) {
 	m.on, m.running, m.goesOff = false, map[string]int{}, time.Time{}
 }
 
-// live lets a machine do its work for a tick.
+// live simulates a machine for a tick.
 func (w *world) live(m *simulated) {
 	if !m.goesOff.IsZero() && !w.now.Before(m.goesOff) {
 		w.powerOff(m)
@@ -390,7 +392,7 @@ func (w *world) kubelet(m *simulated) {
 		}
 		_, runs := m.running[p.name]
 		switch {
-		case p.ending, m.taint != "" && !runs: // the kubelet does not admit it
+		case p.ending, m.taint != "" && !runs: // the kubelet does not start the pod
 			return true
 		case !runs:
 			m.running[p.name] = p.uid
@@ -420,7 +422,7 @@ func (w *world) of(node string) (all []*pod) {
 	return all
 }
 
-// kubernetes does the work of the controllers of Nodes, of pods and of the StatefulSet.
+// kubernetes simulates the controllers for Nodes, for pods and for the StatefulSet.
 func (w *world) kubernetes() {
 	released := map[string]bool{}
 	for _, m := range w.machines {
@@ -454,8 +456,8 @@ func (w *world) kubernetes() {
 	}
 }
 
-// twice returns an error if a pod runs on two machines. The pods of a machine that hangs, or that
-// has no network, run on.
+// twice returns an error if a pod runs on two machines. The pods of a machine continue to run if
+// the machine hangs or has no network.
 func (w *world) twice() error {
 	at := map[string]string{}
 	for _, m := range w.machines {
@@ -469,7 +471,7 @@ func (w *world) twice() error {
 	return nil
 }
 
-// loseLeader ends the leader. Its requests to power switches may still arrive.
+// loseLeader ends the leader. Requests of this leader to power switches may still arrive.
 func (w *world) loseLeader() {
 	for _, m := range w.machines {
 		if m.call != nil {
@@ -486,7 +488,7 @@ func (w *world) works(m *simulated) bool {
 	return m.plane && m.on && !m.hung && !m.cut && !m.dead && !w.now.Before(m.booted)
 }
 
-// control is a pass of the controllers.
+// control performs a pass of the controllers.
 func (w *world) control() error {
 	for _, m := range w.machines {
 		if w.works(m) {
@@ -524,7 +526,7 @@ func (w *world) control() error {
 	return w.decide()
 }
 
-// quorum reports whether etcd works.
+// quorum reports whether etcd has a quorum.
 func (w *world) quorum() bool {
 	all, up := 0, 0
 	for _, m := range w.machines {
@@ -537,7 +539,7 @@ func (w *world) quorum() bool {
 	return up > all/2
 }
 
-// answer lets a request to a power switch take effect, and ends it.
+// answer makes the request of a machine to its power switch take effect, and ends the request.
 func (w *world) answer(m *simulated) {
 	c := m.call
 	if c == nil {
@@ -566,11 +568,12 @@ func (w *world) answer(m *simulated) {
 	if w.now.Before(m.cachedUntil) {
 		power = m.cached
 	}
-	// The answer is older than its arrival.
+	// The reading has the time of the request, because the state can have changed before the answer
+	// arrives.
 	m.reading = Reading{Power: power, At: w.now.Add(w.skew - min(tick, w.now.Sub(c.sent)))}
 }
 
-// operate does what a power switch does.
+// operate performs an action of the power switch of a machine.
 func (w *world) operate(m *simulated, a Action) {
 	switch {
 	case a == TurnOn:
@@ -583,7 +586,7 @@ func (w *world) operate(m *simulated, a Action) {
 // sick reports whether the check finds a machine unhealthy.
 func (w *world) sick(m *simulated) bool { return !m.ready && w.now.Sub(m.since) >= toUnhealthy }
 
-// facts is the input of the decision.
+// facts returns the input of Decide.
 func (w *world) facts() World {
 	now := w.now.Add(w.skew)
 	in := World{Now: now}
@@ -618,7 +621,7 @@ func (w *world) facts() World {
 	return in
 }
 
-// decide makes a decision, checks it, stores it and acts on it.
+// decide calls Decide, checks its verdicts, stores them and acts on them.
 func (w *world) decide() error {
 	in := w.facts()
 	seen := World{Now: in.Now, Machines: slices.Clone(in.Machines)}
@@ -642,7 +645,8 @@ func (w *world) decide() error {
 		w.count(m, v)
 		stored := v.Operation == m.operation && v.Cycle == m.cycle.Phase
 		w.store(m, v)
-		// A request that is not wanted any more is canceled, if it has not been sent yet.
+		// The controllers cancel a request that is not wanted any more, if it has not taken effect
+		// yet.
 		if c := m.call; c != nil && !c.acts.IsZero() && c.action != Read && c.action != v.Action && w.maybe(0.8) {
 			c.acts = time.Time{}
 		}
@@ -662,8 +666,8 @@ func (w *world) decide() error {
 }
 
 // store writes the parts of a verdict in the order of the controllers. Each write can be lost: the
-// removal of the taint, the operation, the cycle, the taint. After a failure that is no conflict,
-// the writes that follow are not made.
+// removal of the taint, the operation, the cycle, the taint. After a failure other than a conflict,
+// the remaining writes are omitted.
 func (w *world) store(m *simulated, v Verdict) {
 	m.verdict = v
 	taint := func() {
@@ -677,13 +681,13 @@ func (w *world) store(m *simulated, v Verdict) {
 		switch {
 		case !w.maybe(0.1):
 			write()
-		case w.maybe(0.5): // no conflict
+		case w.maybe(0.5): // a failure other than a conflict
 			return
 		}
 	}
 }
 
-// check checks a verdict with the true facts.
+// check checks a verdict against the real state of the machines.
 func (w *world) check(f Machine, v Verdict) error {
 	now := w.now.Add(w.skew)
 	if v.Taint != "" && f.Taint == "" && (f.Reading.Power != Off || now.Sub(f.Reading.At) > Fresh || !f.Silent || f.BootID != v.Operation.BootID) {
@@ -712,7 +716,7 @@ func (w *world) check(f Machine, v Verdict) error {
 	all, up := 0, 0
 	for _, o := range w.machines {
 		if o.plane {
-			// The controllers learn of a failure from the Lease, so some seconds later.
+			// The controllers notice a failure some seconds later, by the Lease.
 			if all++; o.name != f.Name && w.now.Sub(o.worked) <= time.Minute {
 				up++
 			}

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Trigger is the rule by which a check gives no orders while too many, or too few, of its machines
-// are unhealthy.
+// Trigger is the rule by which a check gives orders: only while the number of its unhealthy
+// machines is in a range.
 type Trigger struct {
 	// The check repairs machines only while the number of unhealthy machines is Min to Max.
 	Min, Max int
@@ -18,10 +18,10 @@ const maxPercent = 100
 
 var rangePattern = regexp.MustCompile(`^\[([0-9]+)-([0-9]+)\]$`)
 
-// ParseTrigger returns the rule of a check that covers a number of machines. most is a maximum: a
-// number, or a percentage like 40%, of which the result is rounded down. inRange is a range like
-// [1-3], and takes precedence over most. If both are empty, the check repairs any number of
-// machines.
+// ParseTrigger returns the rule of a check that covers the given number of machines. most is a
+// maximum: a number, or a percentage like 40%, which is converted to a number and rounded down.
+// inRange is a range like [1-3], and takes precedence over most. If both are empty, the check
+// repairs any number of machines.
 func ParseTrigger(most, inRange string, machines int) (Trigger, error) {
 	if inRange != "" {
 		m := rangePattern.FindStringSubmatch(inRange)
@@ -53,7 +53,7 @@ func ParseTrigger(most, inRange string, machines int) (Trigger, error) {
 }
 
 // Stopped returns the reason why a check with this number of unhealthy machines gives no orders;
-// empty if it gives orders.
+// empty if the check gives orders.
 func (t Trigger) Stopped(unhealthy, machines int) string {
 	if unhealthy >= t.Min && unhealthy <= t.Max {
 		return ""

@@ -10,8 +10,8 @@
 //	PowerCycle        2          10 minutes
 //
 // The machine performs the first three steps. The controllers perform PowerCycle, and only for a
-// machine with a power switch that they can operate. Such a machine gets no other step while its
-// Node does not report, because it would not read the order.
+// machine with a power switch that they can operate. If the Node of such a machine does not report,
+// PowerCycle is the only step, because the machine could not read another order.
 //
 // The decisions follow these rules:
 //

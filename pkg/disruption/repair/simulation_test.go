@@ -9,9 +9,9 @@ import (
 )
 
 // TestSimulation repairs 5000 random clusters, and checks the promises of the package at each tick:
-// the limit of workers, a single control-plane machine at a time while the others are well, no
-// order while too many machines are unhealthy, the back-off, at most seven orders for a failure,
-// and that each repair ends.
+// the limit of workers; a single control-plane machine at a time, while the others are healthy; no
+// order while too many machines are unhealthy; the back-off; at most seven orders for a failure;
+// and the end of each repair.
 func TestSimulation(t *testing.T) {
 	const worlds = 5_000
 	var total counts
@@ -43,8 +43,8 @@ func (c *counts) add(o counts) {
 
 const (
 	tick = time.Minute
-	// turmoil is the time in which machines fail; endless is the time after which a repair that has
-	// not ended never ends.
+	// turmoil is the time in which machines fail. A repair that has not ended after the time
+	// endless is a failure of the test.
 	turmoil, endless = 3 * time.Hour, 2 * 24 * time.Hour
 	// toUnhealthy is the timeout of the checks.
 	toUnhealthy = 5 * time.Minute
@@ -53,14 +53,14 @@ const (
 // simulated is a machine of a world: the state in its object, and its real state.
 type simulated struct {
 	Machine
-	heals   Step          // the step that heals its failure; empty: none does
+	heals   Step          // the step that heals its failure; empty if no step heals it
 	broken  bool          // it has a failure
-	flaps   int           // how often it fails again some minutes after it has been healed
-	acted   time.Time     // on the order that was given at this time
-	away    time.Time     // until then, it acts on its order
+	flaps   int           // how often the machine fails again some minutes after a repair
+	acted   time.Time     // the time of the order on which the machine acted last
+	away    time.Time     // the end of its action on an order
 	clock   time.Duration // its clock minus the controllers' clock
 	orders  []Order       // since the last cooldown
-	relapse time.Time     // it fails again
+	relapse time.Time     // the time at which it fails again
 }
 
 type world struct {
@@ -122,7 +122,7 @@ func (w *world) run() error {
 	}
 }
 
-// pending returns a machine in repair; empty: each repair has ended.
+// pending returns a description of a machine in repair; empty if each repair has ended.
 func (w *world) pending() string {
 	exhausted := 0
 	for i, v := range Decide(w.view()) {
@@ -145,7 +145,7 @@ func (w *world) anotherIsBroken(m *simulated) bool {
 	return slices.ContainsFunc(w.all, func(o *simulated) bool { return o != m && o.ControlPlane && o.broken })
 }
 
-// disturb lets a machine fail, or all of them at once, or the controllers.
+// disturb makes single machines, all machines at once, or the controllers fail.
 func (w *world) disturb() {
 	for _, m := range w.all {
 		if !m.broken && w.maybe(0.004) {
@@ -174,7 +174,7 @@ func (w *world) set(m *simulated, ready bool) {
 	}
 }
 
-// live lets a machine act on its order, and shows its state.
+// live makes a machine act on its order, and writes the state of the machine into its object.
 func (w *world) live(m *simulated) {
 	if !m.relapse.IsZero() && !w.now.Before(m.relapse) {
 		m.relapse = time.Time{}
@@ -204,7 +204,7 @@ func (w *world) live(m *simulated) {
 	}
 }
 
-// view is the input of the decision.
+// view returns the input of the decision.
 func (w *world) view() World {
 	unhealthy := 0
 	for _, m := range w.all {
@@ -253,7 +253,7 @@ func (w *world) decide() error {
 			workers++
 		}
 	}
-	// A machine that fails again while its order runs counts again.
+	// A machine that fails again during its order is counted again.
 	given := func(plane bool) bool {
 		return slices.ContainsFunc(w.all, func(m *simulated) bool { return m.Order.Given.Equal(w.now) && m.ControlPlane == plane })
 	}

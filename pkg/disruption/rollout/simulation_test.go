@@ -45,8 +45,8 @@ func (c *counts) add(o counts) {
 // tick is the resolution of a world.
 const tick = 30 * time.Second
 
-// turmoil is the time in which operators, crashes and broken releases disturb a rollout; endless is
-// the time after which a rollout that has not ended never ends.
+// turmoil is the time in which operators, crashes and broken releases disturb a rollout. A rollout
+// that has not ended after the time endless is a failure of the test.
 const (
 	turmoil = 2 * time.Hour
 	endless = 60 * 24 * time.Hour
@@ -71,7 +71,7 @@ type simulated struct {
 	target  string
 	before  string // the release before the upgrade
 	crashed time.Time
-	sick    bool          // while it is crashed, it can start: only its node is unready
+	sick    bool          // the crash affects only its node, so the machine can start an upgrade
 	clock   time.Duration // the machine's clock minus the controllers' clock
 	eager   float64       // the probability that it starts in a tick with a permit
 }
@@ -87,7 +87,7 @@ type world struct {
 	broken   map[string]bool // releases
 	release  int             // the newest release
 	absent   time.Time       // the controllers have no leader until then
-	// evaluated is the number of machines with the release when the gates were evaluated
+	// evaluated is the number of machines that had the release when the gates were evaluated.
 	evaluated int
 	byHand    string // the machine that the operator upgrades with --force
 	counts    counts
@@ -224,7 +224,7 @@ func (w *world) advance(next time.Time) {
 	}
 }
 
-// disturb performs the acts of operators and of chance.
+// disturb performs random actions of operators, and random failures.
 func (w *world) disturb() {
 	if w.maybe(0.01) {
 		w.policy.Paused = !w.policy.Paused
@@ -294,7 +294,7 @@ func (w *world) step(m *simulated) {
 	}
 }
 
-// begin starts the upgrade of a machine that has a permit by its own clock.
+// begin starts the upgrade of a machine if its permit is valid by its own clock.
 func (w *world) begin(m *simulated) {
 	forced := w.byHand == m.Name
 	switch {
@@ -331,7 +331,7 @@ func (w *world) control() (next time.Time, err error) {
 	}
 	w.operate(d)
 	if d.Step != "" || w.byHand != "" {
-		return next, nil // it waits for the operator
+		return next, nil // the rollout waits for the operator
 	}
 	return d.Next, nil
 }
@@ -381,7 +381,7 @@ func (w *world) String() string {
 	return out
 }
 
-// limit is the largest number of workers that are unavailable or in progress.
+// limit returns the maximum number of workers that may be unavailable or in progress.
 func (w *world) limit() int { return max(1, w.policy.MaxUnavailable) }
 
 // check checks the promises that hold at any time.
@@ -454,7 +454,7 @@ func (w *world) checkPermit(m *simulated, d Decision) error {
 	return nil
 }
 
-// checkPair checks the promises of a new permit of m about another machine.
+// checkPair checks the promises about another machine o that hold for a new permit of m.
 func (w *world) checkPair(m, o *simulated) error {
 	finished := o.Have == o.Want && o.phase == idle
 	switch {
@@ -470,7 +470,8 @@ func (w *world) checkPair(m, o *simulated) error {
 	return nil
 }
 
-// open reports whether a window is open, by a count back from now in minutes.
+// open reports whether a window is open now. Unlike the package, it examines each minute before
+// now.
 func (w *world) open() bool {
 	for _, win := range w.policy.Windows {
 		for at := w.now.Truncate(time.Minute); w.now.Sub(at) < win.Length; at = at.Add(-time.Minute) {

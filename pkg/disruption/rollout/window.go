@@ -29,8 +29,8 @@ func (w Window) Check() error {
 	return nil
 }
 
-// inWindow reports whether one of the windows is open, and the time at which this changes; zero
-// means never. Without windows, it always returns true.
+// inWindow reports whether one of the windows is open, and returns the time at which this changes;
+// a zero time means never. Without windows, it always returns true.
 func inWindow(windows []Window, now time.Time) (open bool, change time.Time) {
 	if len(windows) == 0 {
 		return true, time.Time{}

@@ -61,7 +61,7 @@ func newWire(t *testing.T) wire {
 	// lost without an error.
 	for deadline := time.Now().Add(limit); !w.carries(t); {
 		if time.Now().After(deadline) {
-			t.Fatalf("nothing comes through in %v", limit)
+			t.Fatalf("no packet arrives within %v", limit)
 		}
 	}
 	return w
@@ -99,7 +99,8 @@ func open(t *testing.T, link string, o Options) *Capture {
 	return c
 }
 
-// until reads packets up to the first for which last is true, and returns the wanted packets.
+// until reads packets up to the first packet for which last returns true. It returns the packets
+// for which wanted returns true.
 func until(t *testing.T, c *Capture, wanted, last func(Packet) bool) []Packet {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -121,7 +122,7 @@ func until(t *testing.T, c *Capture, wanted, last func(Packet) bool) []Packet {
 	}
 }
 
-// rest ends the capture and returns the wanted packets received by then.
+// rest ends the capture. It returns the received packets for which wanted returns true.
 func rest(t *testing.T, c *Capture, wanted func(Packet) bool) []Packet {
 	t.Helper()
 	ended, cancel := context.WithCancel(t.Context())
@@ -146,8 +147,8 @@ func rest(t *testing.T, c *Capture, wanted func(Packet) bool) []Packet {
 // isOurs reports whether the test sent a frame. The kernel sends other frames on a new link.
 func isOurs(p Packet) bool { return len(p.Data) > 12 && bytes.Equal(p.Data[6:12], ours) }
 
-// TestCasesKernel sends every frame over a wire once for each case and checks which frames the
-// kernel passes.
+// TestCasesKernel sends every frame over a wire once for each case, and checks which frames the
+// filter passes in the kernel.
 func TestCasesKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -155,7 +156,7 @@ func TestCasesKernel(t *testing.T) {
 	w := newWire(t)
 	all := frames(t)
 	for _, c := range cases {
-		// first: the kernel delivers a packet to the newest socket first
+		// witness is opened first, because the kernel delivers a packet to the newest socket first.
 		witness := open(t, "c0", Options{})
 		filtered := open(t, "c0", Options{Filter: compile(t, c.filter)})
 		begun := time.Now()
@@ -176,15 +177,15 @@ func TestCasesKernel(t *testing.T) {
 			}
 		}
 		if got := strings.Join(names, " "); got != c.frames {
-			t.Errorf("%q takes %q, want %q", c.filter, got, c.frames)
+			t.Errorf("%q passes %q, want %q", c.filter, got, c.frames)
 		}
 		witness.Close()
 		filtered.Close()
 	}
 }
 
-// TestTagKernel checks that a packet contains the VLAN tag that the kernel removed, unless the tag
-// was cut off.
+// TestTagKernel checks that a captured packet contains the VLAN tag that the kernel removed, if the
+// maximum length of captured packets includes the tag.
 func TestTagKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -218,7 +219,7 @@ func TestPromiscuousKernel(t *testing.T) {
 		c := open(t, "c0", Options{Promiscuous: want == 1})
 		link, err := netlink.LinkByName("c0")
 		if err != nil || link.Attrs().Promisc != want {
-			t.Errorf("%+v, %v: want %d who have it so", link, err, want)
+			t.Errorf("%+v, %v: want a promiscuity count of %d", link, err, want)
 		}
 		c.Close()
 	}
@@ -227,7 +228,8 @@ func TestPromiscuousKernel(t *testing.T) {
 	}
 }
 
-// talk sends a line over a TCP connection on the loopback to a port, which returns it.
+// talk starts a TCP server on a loopback port, sends a line to the server, and receives the line
+// back.
 func talk(t *testing.T, port int, line string) {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -280,11 +282,11 @@ func TestLoopbackKernel(t *testing.T) {
 		}
 	}
 	if counted["hello"] != 2 || counted["secret"] != 0 {
-		t.Errorf("of %d packets %v say so; want 2 hello, there and back", len(got), counted)
+		t.Errorf("of %d packets, the lines are in %v; want hello in 2, one in each direction", len(got), counted)
 	}
 }
 
-// TestSlowReaderKernel checks that packets above the size of the buffer are dropped and counted,
+// TestSlowReaderKernel checks that packets that do not fit into the buffer are dropped and counted,
 // and use no memory.
 func TestSlowReaderKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
@@ -313,14 +315,14 @@ func TestSlowReaderKernel(t *testing.T) {
 		size += len(p.Data)
 	}
 	if size > batch+MaxSnaplen {
-		t.Errorf("%d bytes at once", size)
+		t.Errorf("the first batch has %d bytes", size)
 	}
 	got := len(packets) + len(rest(t, c, func(Packet) bool { return true }))
 	dropped, err := c.Dropped()
 	if err != nil || dropped == 0 || got == 0 {
 		t.Fatalf("%d packets, %d dropped, %v", got, dropped, err)
 	}
-	// Rejected writes were not sent.
+	// The packets of rejected writes were not sent.
 	if all := uint64(got) + dropped; all > sent || all < sent/2 {
 		t.Errorf("%d packets and %d dropped of %d", got, dropped, sent)
 	}
@@ -365,11 +367,11 @@ func TestRefusedKernel(t *testing.T) {
 	}
 }
 
-// TestTunnelKernel checks that packets of a tunnel begin with the IP header, and that filters work
-// there, too.
+// TestTunnelKernel checks that packets of a tunnel begin with the IP header, and that filters also
+// work on tunnels.
 func TestTunnelKernel(t *testing.T) {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		t.Skip("needs /dev/net/tun: the module tun is not there")
+		t.Skip("needs /dev/net/tun: the module tun is not loaded")
 	}
 	if !rtnltest.Isolate(t) {
 		return
@@ -396,7 +398,7 @@ func TestTunnelKernel(t *testing.T) {
 		t.Errorf("%x, want %x", p.Data, sent)
 	}
 	if more := rest(t, c, any); len(more) > 0 {
-		t.Errorf("%d more", len(more))
+		t.Errorf("%d more packets passed the filter", len(more))
 	}
 }
 

@@ -23,7 +23,7 @@ const Language = `A filter is made of
   not, and, or, parentheses                    an expression with both and and or needs parentheses
 After IPv6 extension headers, no protocol and no port is found. A VLAN tag makes no difference.`
 
-// protocols are the words that alone are a complete filter.
+// protocols maps the words that are a complete filter on their own.
 var protocols = map[string]code{
 	"ip":    etherType(etherIPv4),
 	"ip6":   etherType(etherIPv6),
@@ -34,8 +34,8 @@ var protocols = map[string]code{
 	"icmp6": protocol6(protoICMP6),
 }
 
-// families are the words that can precede "host" and "net"; transports are those that can precede
-// "port".
+// families has the words that can precede "host" and "net". transports has the words that can
+// precede "port".
 var (
 	families   = map[string]uint32{"": 0, "ip": etherIPv4, "ip6": etherIPv6, "arp": etherARP}
 	transports = map[string][]uint32{"": {protoTCP, protoUDP, protoSCTP}, "tcp": {protoTCP}, "udp": {protoUDP}}
@@ -87,8 +87,8 @@ func (p *parser) next() string {
 	return word
 }
 
-// oneOf consumes and returns the next word if it is in words; otherwise it consumes nothing and
-// returns "".
+// oneOf consumes and returns the next word if this word is in words. Otherwise it consumes nothing
+// and returns "".
 func (p *parser) oneOf(words ...string) string {
 	if len(p.words) == 0 || !slices.Contains(words, p.words[0]) {
 		return ""

@@ -15,7 +15,8 @@ type frame struct {
 	data []byte
 }
 
-// Ethernet addresses of every frame. The source address identifies frames of the test among others.
+// Ethernet addresses of every frame. The source address distinguishes frames of the test from other
+// frames.
 var (
 	ours   = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
 	theirs = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
@@ -81,7 +82,7 @@ func frames(t *testing.T) []frame {
 	add("ping6", layers.EthernetTypeIPv6, v6(c6, a6, layers.IPProtocolICMPv6), ports(80, 80))
 	// A asks for C
 	add("arp", layers.EthernetTypeARP, arp)
-	// for experiments (IEEE 802)
+	// an EtherType for experiments (IEEE 802)
 	add("other", layers.EthernetType(0x88b5), ports(80, 80), gopacket.Payload(make([]byte, 40)))
 	return all
 }

@@ -9,10 +9,10 @@ import (
 )
 
 // code is a fragment of a BPF program. It sets the accumulator to 1 if it matches the packet, and
-// to 0 if not. It can change the index register. The functions and, or and not combine fragments;
-// at run time, and and or skip a fragment if its result is not needed. For example, the check of a
-// port must be skipped if the protocol does not match: a read beyond the end of the packet ends the
-// program, and the packet is rejected.
+// to 0 if not. It can change the index register. The functions `and`, `or` and `not` combine
+// fragments. At run time, a fragment is skipped if its result is not needed. For example, the check
+// of a port must be skipped if the protocol does not match, because a read beyond the end of the
+// packet ends the program and rejects the packet.
 type code []bpf.Instruction
 
 // IP protocols (https://www.iana.org/assignments/protocol-numbers).
@@ -42,8 +42,7 @@ func or(first code, more ...code) code {
 
 func not(c code) code { return slices.Concat(c, code{bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: 1}}) }
 
-// is returns a fragment that loads a value and matches if the bits of the value within mask equal
-// those of want.
+// is returns a fragment that loads a value, and matches if the value masked by mask equals want.
 func is(mask, want uint32, load ...bpf.Instruction) code {
 	return slices.Concat(code(load), code{
 		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask},
@@ -127,8 +126,8 @@ func network(family uint32, direction string, prefix netip.Prefix) code {
 	return or(v4, arp)
 }
 
-// address compares the address at an offset of the network-layer header with a prefix, 32 bits at a
-// time.
+// address returns a fragment that compares the address at an offset of the network-layer header
+// with a prefix, 32 bits at a time.
 func address(offset uint32, prefix netip.Prefix) code {
 	var words []code
 	bytes := prefix.Addr().AsSlice()

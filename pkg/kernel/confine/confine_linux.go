@@ -26,7 +26,7 @@ type Rules struct {
 	Limits      []Limit
 }
 
-// Limit is a resource limit (setrlimit(2)), soft and hard.
+// Limit is the soft and the hard value of a resource limit (setrlimit(2)).
 type Limit struct {
 	Resource int // unix.RLIMIT_…
 	Max      uint64
@@ -67,9 +67,9 @@ func Process(r Rules) error {
 			return fmt.Errorf("privileges: cannot set resource limit %d to %d: %w", l.Resource, l.Max, err)
 		}
 	}
-	// Landlock (landlock(7)), as far as the kernel supports it. It does not restrict connections to
-	// Unix sockets, for which the permissions of the socket files apply, and not multipath TCP,
-	// with which Go listens. Linux 6.12 supports V6.
+	// Landlock (landlock(7)) applies as far as the kernel supports it; Linux 6.12 supports V6. It
+	// restricts neither multipath TCP, which Go uses for listening, nor connections to Unix
+	// sockets. For those, the permissions of the socket files apply.
 	var dirs []landlock.Rule
 	if len(r.Dirs) > 0 {
 		dirs = append(dirs, landlock.RODirs(r.Dirs...))

@@ -75,9 +75,9 @@ func program(r Rules) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(out)
 }
 
-// onlyWith returns instructions for a single system call: they permit the call if the argument is
-// one of the values, and reject it otherwise. For all other calls, the instructions after them
-// decide.
+// onlyWith returns instructions for a single system call. They permit the call if the argument is
+// one of the values, and reject it otherwise. Other calls continue with the next instruction of the
+// program.
 func onlyWith(call uint32, argument uint32, values []uint32, refuse uint32) []bpf.Instruction {
 	out := []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: call, SkipFalse: uint8(len(values) + 3)},

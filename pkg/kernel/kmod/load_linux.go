@@ -48,9 +48,9 @@ func Load(steps []Step) error {
 	return errors.Join(errs...)
 }
 
-// parameters maps modules to their parameters. Their defaults have an unwanted effect: bonding
-// would create a link bond0 (drivers/net/bonding/bond_main.c), and dummy a link dummy0
-// (drivers/net/dummy.c). Then a configuration could not create a link with this name.
+// parameters maps modules to their parameters. By default, bonding creates a link bond0
+// (drivers/net/bonding/bond_main.c), and dummy creates a link dummy0 (drivers/net/dummy.c). A
+// configuration could then not create links with these names.
 var parameters = map[string]string{"bonding": "max_bonds=0", "dummy": "numdummies=0"}
 
 // insert loads one module file. See finit_module(2).
@@ -84,9 +84,9 @@ func Release() (string, error) {
 // unsorted. sys is the mount point of sysfs.
 //
 // It reads the device lists of the buses, which contain every device that can have a driver, and
-// the input devices, which are on no bus. A walk of all of /sys/devices would find the same
-// devices, but read thirty times as many files: it takes 10 ms instead of 2 ms on a small virtual
-// machine, and about ten times as long under emulation.
+// the input devices, which are on no bus. A search of all of /sys/devices would find the same
+// devices, but would read thirty times as many files. On a small virtual machine, such a search
+// takes 10 ms instead of 2 ms.
 func Devices(sys string) ([]string, error) {
 	var aliases []string
 	seen := map[string]bool{}

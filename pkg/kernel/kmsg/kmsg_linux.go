@@ -57,8 +57,8 @@ func Tail(n int) ([]Record, error) {
 }
 
 // Follow calls each for the last tail records (for all records if tail is 0) and then for every new
-// record. It returns the error of ctx when ctx ends, or the error of each. Records that the kernel
-// has dropped before Follow could read them are missing; Record.Seq shows the gap.
+// record. It returns the error of ctx when ctx ends, or the error of each. If the kernel drops
+// records before Follow can read them, these records are missing, and Record.Seq shows the gap.
 func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	f, err := open()
 	if err != nil {
@@ -66,7 +66,7 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() {
-		// ends the read below; SetReadDeadline cannot fail for a file that supports polling
+		// This ends the read below. SetReadDeadline cannot fail for a file that supports polling.
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 	})()
 	from := uint64(0)
@@ -100,7 +100,7 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 }
 
-// open opens the log at its beginning. The file is non-blocking, so that Go waits in its poller and
+// open opens the log at its beginning. The file is non-blocking. So Go waits in its poller, and
 // SetReadDeadline can end the wait.
 func open() (*os.File, error) {
 	f, err := os.OpenFile(Device, os.O_RDONLY|unix.O_NONBLOCK, 0)

@@ -67,8 +67,8 @@ func (m Mount) String() string {
 // CONFIG_FAT_DEFAULT_IOCHARSET of Debian's kernels).
 func FATModules() []string { return []string{"vfat", "nls_cp437", "nls_ascii"} }
 
-// Topmost returns the topmost mount at target: the last in mounts, which must be in the order of
-// mounting.
+// Topmost returns the topmost mount at target, which is the last one at target in mounts. mounts
+// must be in the order of mounting. It returns false if there is none.
 func Topmost(mounts []Mount, target string) (Mount, bool) {
 	for _, m := range slices.Backward(mounts) {
 		if m.Target == target {

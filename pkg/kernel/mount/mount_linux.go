@@ -19,9 +19,9 @@ var flagBits = [...]struct {
 	bit  uintptr
 }{{ReadOnly, unix.MS_RDONLY}, {NoSuid, unix.MS_NOSUID}, {NoDev, unix.MS_NODEV}, {NoExec, unix.MS_NOEXEC}, {NoAtime, unix.MS_NOATIME}}
 
-// Do mounts the file system. It creates a missing mount point (0755). It does not check whether a
-// file system is mounted at the mount point already: the kernel would put the new mount on top. A
-// caller that may repeat the mount must check this first with At or List.
+// Do mounts the file system. It creates a missing mount point (0755). If another file system is
+// mounted at the mount point, the kernel puts the new mount on top. So a caller that may repeat a
+// mount must first check with At or List whether it exists.
 func (m Mount) Do() error { return m.mount(0) }
 
 func (m Mount) mount(bits uintptr) error {
@@ -67,10 +67,10 @@ func Move(from, to string) error {
 const busyTimeout = 10 * time.Second
 
 // WhileBusy repeats do as long as its error is EBUSY, at most for 10 s. It is for file systems and
-// devices with files that this process has just closed. They can still be busy: if another
-// goroutine starts a program, the child process has copies of all open files between fork and
-// execve, even of files with O_CLOEXEC. This takes milliseconds, or a second on an emulated
-// machine.
+// devices with files that this process has just closed. They can still be busy for milliseconds, or
+// for a second on an emulated machine. The reason is that another goroutine may start a program:
+// between fork and execve, the child process has copies of all open files, even of files with
+// O_CLOEXEC.
 func WhileBusy(do func() error) error {
 	delays := backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}
 	ctx, cancel := context.WithTimeout(context.Background(), busyTimeout)
@@ -95,7 +95,7 @@ func OpenExclusive(device string, flags int) (f *os.File, err error) {
 }
 
 // Unmount removes the topmost mount at target, and waits while the mount is in use (WhileBusy). It
-// returns nil if target is not a mount point, so that a caller can repeat the call.
+// returns nil if target is not a mount point, so a caller can repeat the call.
 func Unmount(target string) error { return WhileBusy(func() error { return UnmountOnce(target) }) }
 
 // UnmountOnce is Unmount without a wait.
@@ -121,7 +121,7 @@ func List() ([]Mount, error) {
 	return mounts, nil
 }
 
-// At returns the topmost mount at target, and whether a file system is mounted there.
+// At returns the topmost mount at target, and reports whether a file system is mounted there.
 func At(target string) (Mount, bool, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 // ChangeKind is the kind of a change.
 type ChangeKind int
 
-// Kinds of changes. EventsLost means that the kernel has dropped notifications, so that the
-// receiver must read the whole state again.
+// Kinds of changes. EventsLost means that the kernel has dropped notifications. The receiver must
+// then read the whole state again.
 const (
 	LinkChanged ChangeKind = iota + 1
 	AddressChanged
 	RouteChanged
 	EventsLost
-	// AdvertisementChanged means that the last router advertisement on the link had other flags
-	// than the one before.
+	// AdvertisementChanged means that the flags of the last router advertisement on the link differ
+	// from the flags of the advertisement before it.
 	AdvertisementChanged
 	RouterOption // an option of a router advertisement for user space
 )

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Bound is the minimum value of a parameter with which the system works. A trial of the
-// configuration might not detect a lower value, because the processes of the system run already;
-// but the value would break the next boot.
+// Bound is the minimum value of a parameter with which the system works. A lower value could break
+// the next boot. A trial of the configuration might not detect this, because the processes of the
+// system run already.
 type Bound struct {
 	Name   string
 	Least  uint64 // minimum; 0 permits every number
@@ -27,7 +27,7 @@ const (
 // high.
 var Bounds = []Bound{
 	{Name: "fs.file-max", Least: 32768, Reason: openFiles},
-	// the hard limit of open files that machined/host sets (planRlimits)
+	// This is the hard limit of open files that machined/host sets (planRlimits).
 	{Name: "fs.nr_open", Least: 1 << 19, Reason: "the system lets each process open that many files"},
 	{Name: "fs.mount-max", Least: 10000, Reason: "services of the system and each container have mounts of their own"},
 	{Name: "fs.epoll.max_user_watches", Least: 16384, Reason: openFiles},
@@ -44,15 +44,15 @@ var Bounds = []Bound{
 	{Name: "user.max_uts_namespaces", Least: 1024, Reason: namespaces},
 	// machined/transition limits the memory for huge pages and for vm.min_free_kbytes
 	{Name: "vm.nr_hugepages", Reason: "the huge pages must leave memory for the system"},
-	// Documentation/admin-guide/sysctl/vm.rst: with a lower value, the system is prone to deadlock
-	// under load
+	// With a lower value, the system is prone to deadlock under load
+	// (Documentation/admin-guide/sysctl/vm.rst).
 	{Name: "vm.min_free_kbytes", Least: 1024, Reason: "the kernel deadlocks under load with less"},
 }
 
 // Number parses a value that is a single number, as the kernel does (proc_get_long in
 // kernel/sysctl.c): decimal, octal after 0, hexadecimal after 0x, with blanks around the number.
-// Any other value is an error: a number with a sign, a number from 2^64 on, or several numbers,
-// although the kernel would use the first of them.
+// Any other value is an error: a number with a sign, a number of 2^64 or more, or several numbers.
+// The kernel would use the first of several numbers.
 func Number(value string) (uint64, error) {
 	digits, base := strings.Trim(value, " \t\v\f\r"), 10
 	if hex, is := strings.CutPrefix(strings.ToLower(digits), "0x"); is {
@@ -127,7 +127,7 @@ func Alternative(name string) string {
 }
 
 // Conflict returns another parameter in all that sets the same value of the kernel as the named
-// parameter, so that only one of the two could take effect; "" if there is none.
+// parameter; "" if there is none. Only one of two such parameters can take effect.
 func Conflict(name string, all map[string]string) string {
 	if other := Alternative(name); other != "" {
 		if _, both := all[other]; both {

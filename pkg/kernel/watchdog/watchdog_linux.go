@@ -23,11 +23,11 @@ const Device = "/dev/watchdog"
 const FileEnv = "ORLOP_WATCHDOG_FD"
 
 // Timeout is how long a machine may hang before it is reset. It must be longer than the longest
-// time without a Pet during a boot, also on emulated machines.
+// time without a Pet during a boot, even on emulated machines.
 const Timeout = 60 * time.Second
 
-// Watchdog is an armed watchdog. It continues to run if the process exits without Stop, so that it
-// resets the machine after a crash.
+// Watchdog is an armed watchdog. If the process exits without Stop, the watchdog continues to run
+// and resets the machine.
 type Watchdog struct {
 	file *os.File
 }
@@ -49,9 +49,9 @@ func Arm(device string, timeout time.Duration) (*Watchdog, error) {
 	return &Watchdog{f}, nil
 }
 
-// Inherit returns the watchdog of the previous program. value is that of FileEnv; if it is empty,
-// there is no watchdog, and Inherit returns nil. Programs that this process starts later do not
-// inherit the file.
+// Inherit returns the watchdog of the previous program. value is the value of FileEnv. If value is
+// empty, there is no watchdog, and Inherit returns nil. Programs that this process starts later do
+// not inherit the file.
 func Inherit(value string) (*Watchdog, error) {
 	if value == "" {
 		return nil, nil

@@ -1,5 +1,5 @@
 // Package definitions has the CustomResourceDefinitions of the kinds that describe machines. `go
-// generate ./pkg/machineapi` writes the YAML files from the types, by controller-gen. The
+// generate ./pkg/machineapi` generates the YAML files from the types by controller-gen. The
 // definitions of the kinds of Cluster API have only the version v1beta2, and lack the fields that
 // have no effect in this system.
 package definitions
@@ -49,8 +49,8 @@ func All(claims bool) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 }
 
 // withoutEffect contains, for kinds of Cluster API, the fields of the specification that have no
-// effect in this system. They concern the topology by classes, and the replacement, the names and
-// the order of the machines of a set.
+// effect in this system. These fields are for topologies by classes, and for the replacement, the
+// names and the order of the machines of a set.
 var withoutEffect = map[string][]string{
 	"Cluster":           {"topology"},
 	"MachineDeployment": {"deletion", "machineNaming", "remediation", "rollout"},
@@ -58,7 +58,7 @@ var withoutEffect = map[string][]string{
 }
 
 // reduce removes the fields of withoutEffect from the definition, and the status of the former
-// version v1beta1. A client that sets such a field gets an error, and not a field without an
+// version v1beta1. So a client that sets such a field gets an error, and not a field without an
 // effect.
 func reduce(d *apiextensionsv1.CustomResourceDefinition) {
 	for _, v := range d.Spec.Versions {

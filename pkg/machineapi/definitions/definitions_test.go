@@ -77,8 +77,8 @@ func TestDefinitions(t *testing.T) {
 		if d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description == "" {
 			t.Errorf("%s: has no description", kind)
 		}
-		// The kinds OrlopHost, OrlopApprovalRule, ClusterHealth and Component are not part of the
-		// contract of Cluster API.
+		// OrlopHost, OrlopApprovalRule, ClusterHealth and Component are not part of the contract of
+		// Cluster API.
 		if own := strings.HasPrefix(kind, "Orlop") && kind != "OrlopHost" && kind != "OrlopApprovalRule"; own && d.Labels["cluster.x-k8s.io/v1beta2"] != d.Spec.Versions[0].Name {
 			t.Errorf("%s: has no label of the contract v1beta2", kind)
 		}
@@ -159,8 +159,9 @@ func (d definition) validate(t *testing.T, now map[string]any, old any) []string
 	return lines
 }
 
-// TestDefinitionsHaveAllFields checks that the definitions contain every field of the types. If a
-// field was added to a type without `make generate`, the API server would drop the field.
+// TestDefinitionsHaveAllFields checks that the definitions contain every field of the types. The
+// API server drops a field that is missing in the definition, for example because `make generate`
+// was not run.
 func TestDefinitionsHaveAllFields(t *testing.T) {
 	all := definitions(t)
 	for kind, object := range map[string]any{

@@ -17,11 +17,11 @@ import (
 
 // Bounds of the communication with a controller.
 const (
-	// defaultTimeout is for an operation, requestTimeout for each of its requests.
+	// defaultTimeout limits an operation, and requestTimeout limits each request of an operation.
 	defaultTimeout = 2 * time.Minute
 	requestTimeout = 30 * time.Second
 	maxAnswer      = 4 << 20 // bytes
-	maxRequests    = 64      // of an operation
+	maxRequests    = 64      // requests of an operation
 	maxRedirects   = 3
 	maxText        = 300 // characters of a text from the controller
 )
@@ -37,8 +37,8 @@ type Config struct {
 	System         string
 	User, Password string
 	// Fingerprint (sha256:…) is the fingerprint of the key of the controller. CA (PEM) is the
-	// certificate that has signed the certificate of the controller. Exactly one of the two must be
-	// set.
+	// certificate that has signed the certificate of the controller. Exactly one of the fields
+	// Fingerprint and CA must be set.
 	Fingerprint string
 	CA          []byte
 	// Timeout is the time limit of an operation; 0 means 2 minutes.
@@ -74,7 +74,7 @@ func New(c Config) (*Machine, error) {
 	}
 	return &Machine{config: c, host: u.Host, transport: &http.Transport{
 		TLSClientConfig: trust, TLSHandshakeTimeout: requestTimeout, ResponseHeaderTimeout: requestTimeout,
-		MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: requestTimeout, // no proxy
+		MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: requestTimeout, // without a proxy
 	}}, nil
 }
 

@@ -10,9 +10,6 @@
 // Each request has HTTP Basic authentication over TLS. So the package occupies none of the few
 // sessions of a controller.
 //
-// Each operation authenticates by HTTP Basic authentication (over TLS), so it leaves no session on
-// the controller, which has few of them.
-//
 // # Limits
 //
 // An operation that the controller performs as a task (status 202) counts as accepted. The package

@@ -75,7 +75,7 @@ func TestConformance(t *testing.T) {
 	wrong := config(s, "w1")
 	wrong.Fingerprint, wrong.CA = "", []byte(operatorCA(t))
 	if _, err := machine(t, wrong).Describe(t.Context()); machineprovider.KindOf(err) != machineprovider.Untrusted {
-		t.Errorf("another CA: %v", err)
+		t.Errorf("error with another CA: %v", err)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestSlowController(t *testing.T) {
 	began := time.Now()
 	_, err := m.Describe(t.Context())
 	if machineprovider.KindOf(err) != machineprovider.Unreachable || !strings.Contains(err.Error(), "no answer in time") || time.Since(began) > 10*time.Second {
-		t.Errorf("after %s: %v", time.Since(began), err)
+		t.Errorf("the operation ended after %s: %v", time.Since(began), err)
 	}
 }
 

@@ -65,8 +65,8 @@ func (e *ExpressionError) Problem(c *config.Config, field string) config.Problem
 	return config.Problem{File: at.File, Line: at.Line, Column: at.Column, Field: field, Reason: "the expression " + e.Reason}
 }
 
-// timeout is the time limit for the evaluation of an expression. It takes less than a second on
-// real hardware.
+// timeout is the time limit for the evaluation of an expression. An evaluation takes less than a
+// second on real hardware.
 const timeout = time.Minute
 
 // Evaluate evaluates an expression for each disk. The keys of the result are the paths of the disks

@@ -39,8 +39,8 @@ func Listen(path string) (*os.File, error) {
 	return socket, nil
 }
 
-// Inherited returns a listener for the socket that this process has inherited; nil if it has
-// inherited none.
+// Inherited returns a listener for the socket that this process has inherited; nil if the process
+// has inherited none.
 func Inherited() (net.Listener, error) {
 	socket, err := safefile.Inherited(Env)
 	if err != nil {

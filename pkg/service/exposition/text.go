@@ -1,7 +1,7 @@
-// Package exposition passes metrics from the processes of a machine to metricsd: families of
-// metrics in the text format of Prometheus (version 0.0.4), over HTTP on a Unix socket.
+// Package exposition passes metrics from the processes of a machine to metricsd. Families of
+// metrics go over HTTP on a Unix socket, in the text format of Prometheus (version 0.0.4).
 //
-// The package does not decide which metrics exist and who may read them.
+// The package does not decide which metrics exist, or which clients may read them.
 package exposition
 
 import (
@@ -33,7 +33,7 @@ func (f *Families) Counter(name, help string, value float64, labels ...string) {
 	f.add(name, help, dto.MetricType_COUNTER, &dto.Metric{Label: pairs(labels), Counter: &dto.Counter{Value: &value}})
 }
 
-// Untyped adds a metric of the kernel, whose value can be a counter or a gauge. labels are as for
+// Untyped adds a metric of the kernel. Its value can be a counter or a gauge. labels are as for
 // Gauge.
 func (f *Families) Untyped(name, help string, value float64, labels ...string) {
 	f.add(name, help, dto.MetricType_UNTYPED, &dto.Metric{Label: pairs(labels), Untyped: &dto.Untyped{Value: &value}})

@@ -1,5 +1,5 @@
-// Package notify is the protocol by which a supervised process tells machined that the process, or
-// a component in it, is ready.
+// Package notify is the protocol by which a supervised process reports to machined that the
+// process, or a component of the process, is ready.
 //
 // The process inherits the write end of a pipe, usually as descriptor 3. The environment variable
 // ORLOP_NOTIFY_FD has the number of the descriptor. The process writes a JSON object per line:
@@ -11,7 +11,7 @@
 // components are ready. A component can become unready again. The reader forgets all components
 // when the process exits.
 //
-// The package contains only the protocol. It has no states, deadlines and processes.
+// The package contains only the protocol. It manages no states, deadlines or processes.
 package notify
 
 import (
@@ -31,8 +31,8 @@ const Env = "ORLOP_NOTIFY_FD"
 // writes up to this length to a pipe atomically, so lines of several writers do not mix (pipe(7)).
 const MaxLine = 4096
 
-// maxDetail is the maximum length of a detail in bytes. JSON may escape each byte by 6 bytes, and
-// the line also contains the other fields.
+// maxDetail is the maximum length of a detail in bytes. It leaves space in MaxLine for the other
+// fields, because JSON may escape each byte by 6 bytes.
 const maxDetail = 500
 
 // Message is the content of a line.
@@ -41,7 +41,7 @@ type Message struct {
 	// itself
 	Component string `json:"component"`
 	Ready     bool   `json:"ready"` // whether it is ready
-	// a line for the operator: what it does at present, or why it waits
+	// a line for the operator: what the component does at present, or why it waits
 	Detail string `json:"detail,omitempty"`
 }
 

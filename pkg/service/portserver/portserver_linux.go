@@ -1,8 +1,7 @@
-// Package portserver starts a process that serves a TCP port for other computers without
-// privileges: apid or metricsd. The process opens the port, drops its privileges, and serves until
-// SIGTERM.
+// Package portserver runs a process without privileges that serves a TCP port for other computers:
+// apid or metricsd. The process opens the port, drops its privileges, and serves until SIGTERM.
 //
-// The package does not decide who may connect, and which privileges remain.
+// The package does not decide which clients may connect, or which privileges remain.
 package portserver
 
 import (
@@ -17,7 +16,7 @@ import (
 type Process struct {
 	Name string // name in error texts and in reports to machined (package notify)
 	Port int
-	// GiveUpPrivileges drops all privileges. The port is open before.
+	// GiveUpPrivileges drops all privileges. It runs after the port was opened.
 	GiveUpPrivileges func() error
 	// Serve serves on the listener, which is plain TCP, until ctx ends. Then it closes the
 	// listener. It calls ready to report to machined whether the process is ready, with a line for

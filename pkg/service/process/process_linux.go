@@ -22,8 +22,8 @@ import (
 // Process is a process that machined supervises.
 type Process struct {
 	Name string // name in error texts and in reports to machined (package notify)
-	// Prepare runs before the privileges are dropped. If it returns context.Canceled, after
-	// SIGTERM, the exit status is 0.
+	// Prepare runs before the privileges are dropped. After SIGTERM, it may return
+	// context.Canceled; the exit status is then 0.
 	Prepare func(ctx context.Context) error
 	// GiveUpPrivileges drops all privileges.
 	GiveUpPrivileges func() error

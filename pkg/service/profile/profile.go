@@ -143,7 +143,7 @@ func Fetch(ctx context.Context, path string, o Request) ([]byte, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		// the error of the client has the placeholder URL, its cause has not
+		// The error of the client contains a placeholder URL. The cause within this error does not.
 		return nil, fmt.Errorf("it does not answer: %w", errors.Unwrap(err))
 	}
 	defer response.Body.Close()

@@ -115,14 +115,14 @@ func TestKinds(t *testing.T) {
 				o.Duration = 300 * time.Millisecond
 			}
 			text, err := take(t.Context(), o)
-			// on a busy computer, this process may get no CPU time during a CPU profile
+			// On a busy computer, this process may get no CPU time during a CPU profile.
 			for deadline := time.Now().Add(time.Minute); kind == "cpu" && err == nil && !names(t, text, function) && time.Now().Before(deadline); {
 				text, err = take(t.Context(), o)
 			}
 			if err != nil {
 				t.Errorf("%s, %s: %v", name, kind, err)
 			} else if !names(t, text, function) {
-				t.Errorf("%s, %s: it does not name %s", name, kind, function)
+				t.Errorf("%s, %s: the profile does not contain %s", name, kind, function)
 			}
 		}
 	}
@@ -142,18 +142,18 @@ func TestLeaving(t *testing.T) {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		text, err := Fetch(t.Context(), path, Request{Kind: "goroutine"})
 		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("it does not begin: %v", err)
+			t.Fatalf("the profile does not begin: %v", err)
 		}
 		if names(t, text, "pprof.profileWriter") {
 			break
 		}
 	}
 	if _, err := Fetch(t.Context(), path, Request{"cpu", time.Millisecond}); err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("two at once: %v", err)
+		t.Errorf("error of a second profile at the same time: %v", err)
 	}
 	leave()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("whoever left got %v", err)
+		t.Errorf("the disconnected client got %v", err)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		_, err := Fetch(t.Context(), path, Request{"cpu", time.Millisecond})
@@ -161,7 +161,7 @@ func TestLeaving(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("afterwards: %v", err)
+			t.Fatalf("the next profile: %v", err)
 		}
 	}
 }
@@ -169,10 +169,10 @@ func TestLeaving(t *testing.T) {
 func TestRefused(t *testing.T) {
 	path := serve(t)
 	if _, err := Fetch(t.Context(), path, Request{Kind: "nonsense"}); err == nil || err.Error() != `there is no profile "nonsense"` {
-		t.Errorf("nonsense: %v", err)
+		t.Errorf("error of an unknown kind: %v", err)
 	}
 	if _, err := Fetch(t.Context(), path+"x", Request{Kind: "heap"}); err == nil || !strings.Contains(err.Error(), "it does not answer") {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("error without a server: %v", err)
 	}
 	for _, value := range []string{"", "x", "1", "999999"} {
 		t.Setenv(Env, value)

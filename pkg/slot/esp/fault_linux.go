@@ -24,8 +24,8 @@ type faults struct {
 	read, write string
 }
 
-// record records the result of an access. A successful write ends both faults, a successful read
-// only the fault of reads. An error that is no fault, for example of a missing file, changes
+// record records the result of an access. A successful write ends both faults. A successful read
+// ends only the fault of reads. An error that is no fault, for example a missing file, changes
 // nothing.
 func (f *faults) record(writes bool, err error) {
 	f.mu.Lock()
@@ -43,15 +43,16 @@ func (f *faults) record(writes bool, err error) {
 	}
 }
 
-// get returns the fault of writes, or else the fault of reads; empty if there is none.
+// get returns the fault of writes, or the fault of reads if there is no fault of writes. It returns
+// "" if there is no fault.
 func (f *faults) get() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return cmp.Or(f.write, f.read)
 }
 
-// mountError is the error of a mount. It is always a fault, because the device is known to be the
-// ESP.
+// mountError is the error of a mount. It is always a fault of the disk or the file system, because
+// the device is known to be the ESP.
 type mountError struct{ error }
 
 func (e mountError) Unwrap() error { return e.error }

@@ -26,8 +26,8 @@ type storage interface {
 const (
 	sectorSize = 512
 	slotSize   = 32 // size of a directory slot: a short name, or a part of a long name
-	// first byte of a slot that was freed; 0 marks a slot that was never used, and all slots after
-	// it were never used either
+	// first byte of a freed slot; a first byte of 0 means that this slot and all slots after it
+	// were never used
 	deletedSlot  = 0xe5
 	directoryBit = 0x10       // attribute bit of a directory
 	longName     = 0x0f       // attribute value of a part of a long name
@@ -103,8 +103,8 @@ func firstCluster(slot []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint16(slot[20:]))<<16 | uint32(binary.LittleEndian.Uint16(slot[26:]))
 }
 
-// write replaces the sector at offset at of the directory. It writes nothing if the sector is
-// equal.
+// write replaces the sector at the offset at of the directory. If the content of the sector is the
+// same, it writes nothing.
 func (d directory) write(at int, sector []byte) error {
 	if bytes.Equal(sector, d.content[at:at+sectorSize]) {
 		return nil
@@ -117,10 +117,10 @@ func (d directory) write(at int, sector []byte) error {
 // trim marks the slots after the last name of a directory as never used. It writes only free slots,
 // beginning at the end of the directory.
 //
-// The firmware writes a new name after all slots that were ever used. If there is no space, it adds
-// a cluster to the directory, and a power cut at that time can leave an unreadable directory (edk2,
-// FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize). A trim
-// before each upgrade keeps space free.
+// The firmware writes a new name after all slots that were ever used. If there is no space, the
+// firmware adds a cluster to the directory, and a power cut at that time can leave an unreadable
+// directory (edk2, FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c,
+// FatPhysicalDirSize). A trim before each upgrade keeps space free.
 func trim(fs storage, dir string) error {
 	d, err := openDirectory(fs, dir)
 	if err != nil {
@@ -166,7 +166,7 @@ func (d directory) files() []fileName {
 					part = append(part, binary.LittleEndian.Uint16(c))
 				}
 			}
-			// too many parts: the short name is missing
+			// With too many parts, the short name must be missing.
 			if now.slots, text = append(now.slots, at), append(part, text...); len(text) > maxName+13 {
 				now, text = fileName{}, nil
 			}
@@ -215,8 +215,8 @@ func removeDuplicates(fs storage, dir string) error {
 	for _, names := range byCluster {
 		slices.SortFunc(names, func(a, b fileName) int { return cmp.Compare(rank(b), rank(a)) })
 		for _, f := range names[1:] {
-			// free the short name first: the parts of a long name without a short name have no
-			// effect
+			// The short name is freed first, because the parts of a long name have no effect
+			// without it.
 			for _, at := range slices.Backward(f.slots) {
 				begin := at / sectorSize * sectorSize
 				sector := bytes.Clone(d.content[begin : begin+sectorSize])

@@ -61,7 +61,7 @@ func TestTrim(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(recorded.all) == 0 {
-			t.Error("nothing was written")
+			t.Error("trim wrote no sector")
 		}
 		for done, state := range recorded.cuts(before) {
 			if err := os.WriteFile(image, state, 0o600); err != nil {
@@ -79,11 +79,11 @@ func TestTrim(t *testing.T) {
 			}
 		}
 		if bytes.Contains(recorded.content, []byte("RLOP-3")) {
-			t.Errorf("%d removed: a slot behind the last name is not unused", removed)
+			t.Errorf("%d removed: a slot after the last name is not marked as unused", removed)
 		}
 		again := &writes{content: recorded.content}
 		if err := trim(again, slot.EntriesDir); err != nil || len(again.all) > 0 {
-			t.Errorf("%d removed: again: %d writes, %v", removed, len(again.all), err)
+			t.Errorf("%d removed: the second trim made %d writes, %v", removed, len(again.all), err)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (w *writes) WriteAt(p []byte, at int64) (int, error) {
 }
 
 // TestRemoveDuplicates gives a file two names, at several places in the directory. It checks that
-// the target of the rename stays, also if the power is cut after any write. The file must be
+// the target of the rename stays, even if the power is cut after any write. The file must be
 // complete and share no cluster, and files with a single name must not change.
 func TestRemoveDuplicates(t *testing.T) {
 	for i, c := range []struct{ from, to string }{
@@ -176,7 +176,7 @@ func TestRemoveDuplicates(t *testing.T) {
 				}
 			}
 			if of == nil || to == nil {
-				t.Fatalf("%s and %s are not both there", first, second)
+				t.Fatalf("%s or %s is missing in the directory", first, second)
 			}
 			copy(to[20:22], of[20:22]) // first cluster and size
 			copy(to[26:32], of[26:32])
@@ -196,11 +196,11 @@ func TestRemoveDuplicates(t *testing.T) {
 			}
 			run("fsck.fat", "-n", image) // fails if two files share a cluster
 			if list := run("mdir", "-b", "-i", image, "::EFI/Linux"); strings.Count(list, "9.0.0") != 1 || strings.Count(list, "\n") != 3 {
-				t.Errorf("%s and %s: there is left %q", first, second, list)
+				t.Errorf("%s and %s: the remaining names are %q", first, second, list)
 			}
 			again := &writes{content: recorded.content}
 			if err := removeDuplicates(again, slot.EntriesDir); err != nil || len(again.all) > 0 {
-				t.Errorf("%s and %s, again: %d writes, %v", first, second, len(again.all), err)
+				t.Errorf("%s and %s: the second call made %d writes, %v", first, second, len(again.all), err)
 			}
 		})
 	}

@@ -51,8 +51,8 @@ const kernelPackage = "linux-image-cloud-amd64"
 // modules are the kernel modules that the guest loads.
 var modules = []string{"overlay", "bridge", "veth", "br_netfilter", "nf_tables", "nf_conntrack", "nf_nat", "dummy"}
 
-// Build makes the kernel and the initramfs. The go command does not build programs again that are
-// up to date.
+// Build makes the kernel and the initramfs. The go command builds only programs that are not up to
+// date.
 func Build(ctx context.Context, s Spec) (Files, error) {
 	if err := checkStatic(s.Busybox); err != nil {
 		return Files{}, err

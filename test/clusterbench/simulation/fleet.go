@@ -59,8 +59,8 @@ type Stats struct {
 }
 
 // New returns a fleet without nodes. Its nodes run until ctx ends. They use machine, the clock of
-// the machine with the API server. config has the credentials of an administrator, who has the
-// right to impersonate nodes.
+// the machine with the API server. config has the credentials of an administrator, because the
+// fleet impersonates nodes.
 func New(ctx context.Context, config *rest.Config, machine vm.Clock) *Fleet {
 	return &Fleet{ctx: ctx, clock: machine, client: func(name string) (kubernetes.Interface, error) {
 		own := rest.CopyConfig(config)

@@ -83,7 +83,7 @@ func (n *node) see(p *core.Pod, now time.Time) {
 	}
 }
 
-// gone removes a pod whose deletion the watch has delivered.
+// gone removes a pod after the watch has delivered its deletion.
 func (n *node) gone(id types.UID) { delete(n.pods, id) }
 
 // next returns the actions that are due at now, and the time at which the caller must call next

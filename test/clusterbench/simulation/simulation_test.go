@@ -37,10 +37,10 @@ func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
 	t.Helper()
 	todo, next := n.next(at(now))
 	if got := kinds(todo); !slices.Equal(got, want) {
-		t.Fatalf("at %v s it does %v, want %v", now, got, want)
+		t.Fatalf("at %v s the actions are %v, want %v", now, got, want)
 	}
 	if again >= 0 && !next.Equal(at(again)) {
-		t.Fatalf("at %v s it wants to be asked again at %v s, want %v", now, next.Sub(at(0)).Seconds(), again)
+		t.Fatalf("at %v s the time of the next call is %v s, want %v", now, next.Sub(at(0)).Seconds(), again)
 	}
 	return todo
 }
@@ -54,20 +54,20 @@ func TestNodeReports(t *testing.T) {
 	expect(t, n, 5, -1) // a report is in progress
 	n.done(a, true, at(6))
 	if n.ready {
-		t.Error("it is Ready, and nobody was told")
+		t.Error("the node is Ready before a report has succeeded")
 	}
 	expect(t, n, 6.5, 7)
 	n.done(expect(t, n, 7, -1, reportNode)[0], false, at(8))
 	if !n.ready {
-		t.Error("it is not Ready")
+		t.Error("the node is not Ready after a successful report")
 	}
 	expect(t, n, 8, 8+75-15) // next returns at most one minute from now
 	n.done(expect(t, n, 83, -1, reportNode)[0], false, at(84))
 	expect(t, n, 84, 144)
 }
 
-// TestPodLives checks the sequence of reports about a pod: its containers are created, it runs, it
-// has ended after its deletion. Then its object is deleted.
+// TestPodLives checks the sequence of reports about a pod: its containers are being created, it
+// runs, and, after its deletion, it has ended. Then the node deletes the object.
 func TestPodLives(t *testing.T) {
 	n := newNode(at(0), 0)
 	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
@@ -197,7 +197,7 @@ func TestFleet(t *testing.T) {
 	}
 	eventually(ctx, t, func() error {
 		if _, err := pods.Get(ctx, "p", meta.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the pod is still there: %v", err)
+			return fmt.Errorf("the pod still exists: %v", err)
 		}
 		if s := f.Stats(); s.Pods != 0 {
 			return fmt.Errorf("of the fleet %+v is known", s)

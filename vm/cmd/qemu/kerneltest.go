@@ -110,7 +110,7 @@ func note(path, line string) {
 //
 // go test ends this command a minute after -test.timeout, so each of the kerneltest.MaxRuns runs
 // gets an equal part of this timeout. The timeout of the program itself is nine tenths of its part.
-// So the program ends before the limit, and prints the stacks of its goroutines.
+// So a program that hangs ends before the limit, and prints the stacks of its goroutines.
 func testArguments(args []string) ([]string, time.Duration, error) {
 	limit := 5 * time.Minute
 	var kept []string

@@ -46,8 +46,8 @@ func (b Blobs) Open(name string, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// Tag returns the tag of an image's signatures (suffix ".sig"), or of its index of referrers (empty
-// suffix). image is a digest.
+// Tag returns the tag of an image's signatures (suffix ".sig"), or the tag of the image's index of
+// referrers (empty suffix). image is a digest.
 func Tag(image, suffix string) string { return strings.ReplaceAll(image, ":", "-") + suffix }
 
 // Claim returns the text that cosign signs for an image: its repository and its digest.
@@ -102,8 +102,8 @@ func (s envelopeSigner) Sign(_ context.Context, text []byte) ([]byte, error) {
 }
 func (s envelopeSigner) KeyID() (string, error) { return "a hint", nil }
 
-// Referrers adds an index of referrers of an image. It contains a bundle with the signed statement,
-// and a list of packages.
+// Referrers adds an index of referrers of an image. The index has two entries: a bundle with the
+// signed statement, and a list of packages.
 func (b Blobs) Referrers(key crypto.Signer, image string, statement []byte) (ocispec.Descriptor, error) {
 	signer, err := dsse.NewEnvelopeSigner(envelopeSigner{key})
 	if err != nil {

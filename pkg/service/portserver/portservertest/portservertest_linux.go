@@ -55,7 +55,7 @@ func Connect(t *testing.T, address string, connections int) (hangUp func()) {
 const inside = "ORLOP_TEST_CONFINED"
 
 // Confined calls do in a child process that runs only this test, because a process cannot undo its
-// restrictions. The child runs the test from its beginning to the call of Confined, too. dir is a
+// restrictions. The child also runs the test from its beginning to the call of Confined. dir is a
 // directory to which every user can write.
 func Confined(t *testing.T, do func(dir string)) {
 	t.Helper()
@@ -77,15 +77,15 @@ func Confined(t *testing.T, do func(dir string)) {
 	}
 }
 
-// LeaveRoot changes the user and the group of a process that runs as root. Before, it checks that
-// giveUpPrivileges rejects root. It does nothing if the process runs as another user.
+// LeaveRoot changes the user and the group of a process that runs as root. Before the change, it
+// checks that giveUpPrivileges rejects root. It does nothing if the process runs as another user.
 func LeaveRoot(t *testing.T, user int, giveUpPrivileges func() error) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		return
 	}
 	if giveUpPrivileges() == nil {
-		t.Fatal("root was let pass")
+		t.Fatal("giveUpPrivileges accepts root")
 	}
 	if err := errors.Join(syscall.Setgid(user), syscall.Setuid(user)); err != nil {
 		t.Fatal(err)

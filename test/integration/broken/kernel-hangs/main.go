@@ -51,7 +51,7 @@ func hang() error {
 		return err
 	}
 	if len(steps) != 1 {
-		return fmt.Errorf("module %s: needs others", driver)
+		return fmt.Errorf("module %s: needs other modules", driver)
 	}
 	module, err := os.ReadFile(steps[0].File)
 	if err != nil {
@@ -67,7 +67,7 @@ func hang() error {
 	if err := unix.InitModule(module, ""); err != nil {
 		return fmt.Errorf("module %s: %w", driver, err)
 	}
-	return errors.New("the driver came back")
+	return errors.New("the start code of the driver returned")
 }
 
 // endless returns the module with the loop at the beginning of its start code.

@@ -1,7 +1,7 @@
-// Command refuses wraps a program and disables one of its jobs. The file consists of the executable
-// of refuses, the whole program, and the name of the job. If the file is executed under the name of
-// the job, or with this name as the first argument, it ends immediately. Otherwise it executes the
-// program.
+// Command refuses makes a wrapped program that refuses one job of the program. The wrapped program
+// is a file with the executable of refuses, the whole program, and the name of the job. If the file
+// is executed under the name of the job, or with this name as the first argument, it ends
+// immediately. Otherwise it executes the program.
 //
 //	refuses -pack PROGRAM JOB OUT   writes a wrapped program
 package main
@@ -52,7 +52,7 @@ func run() error {
 		return err
 	}
 	if filepath.Base(os.Args[0]) == string(job) || len(os.Args) > 1 && os.Args[1] == string(job) {
-		return fmt.Errorf("it does not do %s", job)
+		return fmt.Errorf("the job %s is disabled", job)
 	}
 	memory, err := unix.MemfdCreate("program", 0)
 	if err != nil {
