@@ -413,7 +413,7 @@ func TestConnectionLimit(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("no place is free after the connections have ended")
+			t.Fatal("a new connection is still rejected after the others have ended")
 		}
 	}
 }

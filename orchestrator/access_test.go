@@ -148,7 +148,7 @@ func whoAmI(ctx context.Context, client kubernetes.Interface) (authenticationv1.
 	return review.Status.UserInfo, nil
 }
 
-// waitUser waits until the API server knows the caller by a name.
+// waitUser waits until the API server identifies the caller by the user name name.
 func waitUser(ctx context.Context, t *testing.T, client kubernetes.Interface, name string) authenticationv1.UserInfo {
 	t.Helper()
 	var user authenticationv1.UserInfo
@@ -222,12 +222,13 @@ func callers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	t.Run("token webhook", func(t *testing.T) {
 		waitUser(ctx, t, m.withToken(t, "t1"), "hook:carol")
 		if _, err := whoAmI(ctx, m.withToken(t, "t2")); !apierrors.IsUnauthorized(err) {
-			t.Errorf("a token that the service does not know: %v, want 401", err)
+			t.Errorf("a token that the webhook rejects: %v, want 401", err)
 		}
 	})
 }
 
-// boundToken checks that a pod's token names the pod, and ends with it.
+// boundToken checks that the token of a pod names the pod, and is rejected after the pod was
+// deleted.
 func boundToken(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	pod, err := admin.CoreV1().Pods("default").Create(ctx, plainPod("bound"), metav1.CreateOptions{})
 	if err != nil {
@@ -269,7 +270,8 @@ func boundToken(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 }
 
 // rights checks that reviews agree with RBAC (NA-14 to NA-16), and that a webhook can forbid
-// operations that RBAC allows (NA-13), without being called for the cluster's own components.
+// operations that RBAC allows (NA-13). The API server does not call the webhook for the cluster's
+// own components.
 func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, o *outside) {
 	for _, name := range []string{"open", "closed"} {
 		if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -299,7 +301,7 @@ func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return review.Status
 	}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
-		// the binding has reached the authorizer
+		// both bindings have reached the authorizer
 		return may("open").Allowed && may("closed").Allowed && !may("default").Allowed, nil
 	})
 	if err != nil {
@@ -334,7 +336,7 @@ func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return may("closed").Denied, nil
 	})
 	if err != nil {
-		t.Fatalf("the service's no does not count: %+v", may("closed"))
+		t.Fatalf("the webhook's denial has no effect: %+v", may("closed"))
 	}
 	for namespace, allowed := range map[string]bool{"open": true, "closed": false} {
 		if _, err := admin.CoreV1().Pods(namespace).Create(ctx, plainPod("p"), metav1.CreateOptions{}); err != nil {
@@ -345,14 +347,14 @@ func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		case allowed && err != nil:
 			t.Errorf("delete in %s: %v", namespace, err)
 		case !allowed && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "nobody deletes here")):
-			t.Errorf("delete in %s: %v, want 403 with the service's reason", namespace, err)
+			t.Errorf("delete in %s: %v, want 403 with the webhook's reason", namespace, err)
 		}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, q := range o.asked {
 		if strings.HasPrefix(q.User, "system:kube-") || slices.Contains(q.Groups, "system:serviceaccounts:kube-system") {
-			t.Errorf("the service is asked about the cluster's own %s", q.User)
+			t.Errorf("the webhook is called for the cluster's own %s", q.User)
 		}
 	}
 }
@@ -368,13 +370,13 @@ func withoutServices(ctx context.Context, t *testing.T, m machine, o *outside) {
 	}
 	controller := m.client(t, "system:kube-controller-manager")
 	if _, err := controller.CoreV1().Secrets("closed").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("the controller manager in a namespace under the service's policy: %v", err)
+		t.Errorf("the controller manager in a namespace that the webhook checks: %v", err)
 	}
-	// No webhook has denied the call, so the status is not 403; but a call that none has allowed
-	// fails.
+	// No authorizer allows the call, so it fails. The status is 500, not 403, because no webhook
+	// has denied the call.
 	erin := m.client(t, "erin")
 	if err := erin.CoreV1().Pods("closed").Delete(ctx, "p", metav1.DeleteOptions{}); !apierrors.IsInternalError(err) {
-		t.Errorf("a question that the service cannot answer: %v, want 500", err)
+		t.Errorf("a call that the stopped webhook would decide: %v, want 500", err)
 	}
 }
 

@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// shopChart is a possible output of `helm template`: a definition with a resource of it, a role of
-// the chart's own program, a list, and a test that is not run.
+// shopChart is a possible output of `helm template`: a custom resource definition with one
+// resource, a role for the chart's own program, a list, and a test that is not run.
 const shopChart = `---
 # Source: shop/crds/orders.yaml
 apiVersion: apiextensions.k8s.io/v1
@@ -129,7 +129,7 @@ func scaledObject(ctx context.Context, t *testing.T, admin kubernetes.Interface,
 	version("two")
 	await("the new text is applied", func(ctx context.Context) bool { return deployment("two", 1)(ctx) || deployment("two", 2)(ctx) })
 	if !deployment("two", 2)(ctx) {
-		t.Error("an apply takes the number back while the autoscaler exists")
+		t.Error("an apply resets the number of replicas while the autoscaler exists")
 	}
 	if err := autoscalers.Delete(ctx, "scaled", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -170,14 +170,14 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		}
 	}
 
-	// Too new for this API server, which has version v0.0.0 in a test: no object of it exists, and
-	// no rights.
+	// This add-on needs a newer API server than that of the test, which has version v0.0.0. So the
+	// cluster has no object of the add-on and no rights for it.
 	late := shop()
 	late.Kubernetes = "9.1"
 	m.configure(t, late)
 	state("shop", "Failed", "needs Kubernetes >=9.1")
 	if _, err := admin.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the namespace of what is refused: %v", err)
+		t.Errorf("the namespace of the rejected add-on: %v", err)
 	}
 
 	// Without a required right the API server rejects an object.
@@ -209,7 +209,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 	await("what was deleted is back", color("blue"))
 	if took := time.Since(deleted); took > 30*time.Second {
-		t.Errorf("it was back after %v", took)
+		t.Errorf("the deleted object was created again after %v", took)
 	}
 	modify(ctx, t, maps.Get, maps.Update, "shop", func(c *corev1.ConfigMap) { c.Data["color"] = "red" })
 	await("what was changed is as it was", color("blue"))
@@ -227,10 +227,10 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	// Another add-on is limited to its namespaces, and to its own objects. No other client can
 	// create a namespace of its name.
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "orlop-guest"}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("an administrator makes a namespace of add-ons: %v", err)
+		t.Errorf("an administrator creates the namespace of an add-on: %v", err)
 	}
 	if err := admin.CoreV1().Namespaces().Delete(ctx, addons.Namespace, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("an administrator deletes what is known about add-ons: %v", err)
+		t.Errorf("an administrator deletes the records of add-ons: %v", err)
 	}
 	guest := nodespec.Addon{Name: "guest", Namespace: "orlop-guest", Namespaces: []string{"orlop-guest"}, Rights: nodespec.AddonRights{NamespaceAdmin: true}}
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: shop}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
@@ -262,8 +262,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return apierrors.IsNotFound(err)
 	})
 
-	// The next manifests are in an artifact. The add-on stays as it is while the artifact is
-	// missing, and is applied when it has come.
+	// The next manifests are in an artifact. While the artifact is missing, the objects of the
+	// add-on stay as they are. The new manifests are applied when the artifact exists.
 	shelf := artifacttest.Source{}
 	sum := shelf.Put("{apiVersion: v1, kind: ConfigMap, metadata: {name: fetched}}")
 	guest.Manifests = nil
@@ -271,7 +271,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	m.configure(t, next, guest)
 	state("guest", "Failed", "artifact: nobody has brought it")
 	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "x", metav1.GetOptions{}); err != nil {
-		t.Errorf("what is there while the artifact is missing: %v", err)
+		t.Errorf("an object of the previous manifests while the artifact is missing: %v", err)
 	}
 	if err := (artifact.Store{Dir: m.dirs.Addons, Group: os.Getgid()}).Fetch(ctx, sum, shelf); err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Errorf("the artifact's object: %v", err)
 	}
 	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("what was wanted before: %v", err)
+		t.Errorf("an object that is no longer wanted: %v", err)
 	}
 
 	// The add-ons are removed with their rights. The namespace stays, and so does a definition with
@@ -297,17 +297,17 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Fatal(err)
 	}
 	m.configure(t)
-	await("both are gone", func(ctx context.Context) bool {
+	await("both are deleted", func(ctx context.Context) bool {
 		all, err := records.List(ctx, metav1.ListOptions{LabelSelector: "orlop.dev/addon-record"})
 		return err == nil && len(all.Items) == 0
 	})
 	left, err := admin.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: addons.Label})
 	if err != nil || len(left.Items) > 0 {
-		t.Errorf("left: %v %v", err, left.Items)
+		t.Errorf("objects that were not deleted: %v %v", err, left.Items)
 	}
 	roles, err := admin.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{LabelSelector: "orlop.dev/addon-rights"})
 	if err != nil || len(roles.Items) > 0 {
-		t.Errorf("rights that are left: %v %v", err, roles.Items)
+		t.Errorf("remaining rights: %v %v", err, roles.Items)
 	}
 	if all, err := orders.List(ctx, metav1.ListOptions{}); err != nil || len(all.Items) != 1 || all.Items[0].GetName() != "second" {
 		t.Errorf("orders: %v %v", err, all)

@@ -64,7 +64,7 @@ func TestBrokenExtensions(t *testing.T) {
 	if _, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.Node.Name}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("what is deleted comes back", func(t *testing.T) { comesBack(ctx, t, m, admin) })
+	t.Run("deleted objects are created again", func(t *testing.T) { comesBack(ctx, t, m, admin) })
 
 	breakAll(ctx, t, m, admin)
 	named := []string{"APIService v1.dead.example.org", "CustomResourceDefinition things.example.org", "ValidatingWebhookConfiguration dead"}
@@ -83,17 +83,18 @@ func TestBrokenExtensions(t *testing.T) {
 
 	_, err := admin.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
-		t.Errorf("an administrator's request is not put to the webhook: %v", err)
+		t.Errorf("an administrator's request does not reach the webhook: %v", err)
 	}
 	_, err = m.acting(t, "system:apiserver", "system:masters").CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
-		t.Errorf("one who acts as the API server gets around the webhook: %v", err)
+		t.Errorf("a client that impersonates the API server bypasses the webhook: %v", err)
 	}
 
 	m.suspend(ctx, t, "validatingwebhookconfiguration", "dead")
 	m.suspend(ctx, t, "apiservice", "v1.dead.example.org")
 	m.suspend(ctx, t, "customresourcedefinition", "things.example.org")
-	// Now only the policy rejects requests, and applies to the system's request in kube-system.
+	// Now the policy alone rejects requests. It also applies to the system's requests in
+	// kube-system.
 	api.waitDetail(t, 2*time.Minute, extensions.Name, "ValidatingAdmissionPolicyBinding frozen")
 	m.suspend(ctx, t, "validatingadmissionpolicybinding", "frozen")
 	api.waitState(t, 2*time.Minute, extensions.Name, func(msg notify.Message) bool { return msg.Detail == "" })
@@ -115,8 +116,8 @@ func TestBrokenExtensions(t *testing.T) {
 	}
 }
 
-// breakAll creates an object of each kind that blocks requests, the policy last but one and the
-// webhook last.
+// breakAll creates an object of each kind that blocks requests. The policy and then the webhook are
+// the last two objects.
 func breakAll(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	t.Helper()
 	must := func(_ any, err error) {
@@ -212,13 +213,14 @@ func createSeatless(ctx context.Context, t *testing.T, admin kubernetes.Interfac
 	return level
 }
 
-// noSeats leaves the system no seat, first by a FlowSchema, then by a level of Kubernetes.
+// noSeats takes all seats from the system: first with a FlowSchema, then with a priority level of
+// Kubernetes.
 func noSeats(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api *started, healthy func()) {
 	flows, level := admin.FlowcontrolV1(), createSeatless(ctx, t, admin)
 	api.waitDetail(t, 2*time.Minute, extensions.Name, nodespec.ProblemPrefix+"FlowSchema everyone: requests of admins, kubelets, the controller manager, the scheduler get 429")
 	m.suspend(ctx, t, "flowschema", "everyone")
 	healthy()
-	// a level of Kubernetes itself, which an administrator has changed
+	// a priority level of Kubernetes itself, which an administrator has changed
 	own, err := flows.PriorityLevelConfigurations().Get(ctx, "node-high", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -234,9 +236,9 @@ func noSeats(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	m.suspend(ctx, t, "prioritylevelconfiguration", level.Name)
 }
 
-// TestSeatlessBoot starts the processes of a cluster whose FlowSchema leaves all clients no seat.
-// It checks that the API server becomes ready and names the object, and that the controllers become
-// ready after its suspension.
+// TestSeatlessBoot starts the processes of a cluster in which a FlowSchema leaves no seat to any
+// client. It checks that the API server becomes ready and names the FlowSchema, and that the
+// controllers become ready after the suspension of the FlowSchema.
 func TestSeatlessBoot(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -327,7 +329,7 @@ func untrustedConverter(ctx context.Context, t *testing.T, m machine, api *start
 	healthy()
 }
 
-// comesBack deletes built-in objects of the cluster.
+// comesBack deletes built-in objects of the cluster, and waits until they are created again.
 func comesBack(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	apis, err := registration.NewForConfig(m.config(t, "admin", "orlop:cluster-admins"))
 	if err != nil {
@@ -374,13 +376,13 @@ func comesBack(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 			return err == nil && after.GetUID() != before.GetUID(), err
 		})
 		if err != nil {
-			t.Errorf("%s: does not come back: %v", c.name, err)
+			t.Errorf("%s: is not created again: %v", c.name, err)
 		}
 	}
 }
 
-// managerEnds kills the process of the controller manager: the other components continue, and it
-// restarts.
+// managerEnds kills the process of the controller manager, and checks that it restarts while the
+// other components continue.
 func managerEnds(ctx context.Context, t *testing.T, controllers *started) {
 	child := onlyChild(t, controllers.cmd.Process.Pid)
 	t.Logf("controllers: %s", controllers.usage(t))
@@ -400,7 +402,7 @@ func managerEnds(ctx context.Context, t *testing.T, controllers *started) {
 	}
 }
 
-// suspend does the same as the machine for Cluster.Suspend.
+// suspend performs the steps by which a machine handles Cluster.Suspend.
 func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
 	t.Helper()
 	leaf, err := m.ca.Issue(pki.Spec{CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: time.Hour})
@@ -425,7 +427,7 @@ func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
 	}
 }
 
-// acting returns a client that impersonates a user, with an administrator's right to do so.
+// acting returns a client of an administrator that impersonates a user.
 func (m machine) acting(t *testing.T, who string, groups ...string) kubernetes.Interface {
 	t.Helper()
 	config := m.config(t, "admin", "system:masters")
@@ -437,7 +439,7 @@ func (m machine) acting(t *testing.T, who string, groups ...string) kubernetes.I
 	return client
 }
 
-// waitState waits until the last announcement of a component is as wanted.
+// waitState waits until good is true for the last announcement of a component.
 func (p *started) waitState(t *testing.T, deadline time.Duration, name string, good func(notify.Message) bool) {
 	t.Helper()
 	late := time.AfterFunc(deadline, func() { p.cond.Broadcast() })
@@ -470,7 +472,7 @@ func onlyChild(t *testing.T, pid int) *os.Process {
 	}
 	var children []string
 	for _, path := range threads {
-		if text, err := os.ReadFile(path); err == nil { // threads end
+		if text, err := os.ReadFile(path); err == nil { // a thread can end meanwhile
 			children = append(children, strings.Fields(string(text))...)
 		}
 	}

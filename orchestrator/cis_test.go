@@ -27,7 +27,7 @@ import (
 // upstream's names and for files of kubeadm, which do not exist here.
 func TestCIS(t *testing.T) {
 	spec := testSpec()
-	// a single machine's etcd has no network at all
+	// The etcd of a single machine has no network listeners, so the test has two machines.
 	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.Node.IPs...)
 	machine := described{components: map[string]component.Component{}}
 	for _, c := range Services(spec, dirs.System()) {
@@ -95,7 +95,7 @@ type control struct {
 	id, wanted string
 	manual     bool                           // the benchmark's term: a person has to decide
 	check      func(machine described) string // returns the problem
-	why        string                         // how it is met otherwise, or why not
+	why        string                         // how it is met in another way, or why it is not
 	open       bool                           // not met
 }
 
@@ -196,8 +196,8 @@ func equal(want any) func(any) bool { return func(v any) bool { return v == want
 func given(v any) bool              { return v != nil && v != "" }
 func absent(v any) bool             { return v == nil }
 
-// strong requires a list with only suites that Go calls secure and that have forward secrecy, and
-// at least one of them.
+// strong requires a list of cipher suites. The list has at least one suite. Go calls each suite
+// secure, and each has forward secrecy.
 func strong(v any) bool {
 	list, _ := v.([]any)
 	for _, suite := range list {
@@ -225,8 +225,9 @@ func closed(names ...string) func(described) string {
 	}
 }
 
-// kept requires that only their user can access the files of machined, and that they are read-only.
-// Issued files are always 0400 and directories 0700 (credentials.Leaf, credentials.Dir).
+// kept requires that only the user of a component can access the files that machined writes for it,
+// and that these files are read-only. Issued files always have mode 0400, and directories 0700
+// (credentials.Leaf, credentials.Dir).
 func kept(d described) string {
 	if len(d.credentials.Dirs) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
 		return "there are no credentials"
@@ -252,8 +253,8 @@ func unprivileged(dir string) func(described) string {
 	}
 }
 
-// sealing requires that the first of the providers that encrypt Secrets, which writes, is of a
-// certain kind and has a key.
+// sealing checks the first of the providers that encrypt Secrets, which is the provider for writes.
+// It requires that this provider is of a certain kind and has a key.
 func sealing(provider string) func(described) string {
 	return func(d described) string {
 		for _, f := range d.credentials.Files {
@@ -280,7 +281,7 @@ func sealing(provider string) func(described) string {
 	}
 }
 
-// all requires that no check returns a problem.
+// all returns the first problem of several checks.
 func all(checks ...func(described) string) func(described) string {
 	return func(d described) string {
 		for _, check := range checks {
@@ -292,8 +293,8 @@ func all(checks ...func(described) string) func(described) string {
 	}
 }
 
-// over requires that the API server reaches etcd over a socket of the machine, which has no network
-// and so no TLS.
+// over requires that the API server reaches etcd by a Unix socket, so that the connection needs no
+// TLS.
 func over(d described) string {
 	if v, _ := d.value(apiServer, "etcd-servers"); !strings.HasPrefix(v, "unix:///") {
 		return "--etcd-servers is " + v
@@ -427,7 +428,8 @@ func suites(name string) func(described) string {
 	}
 }
 
-// authorizers looks for a type in the file that machined writes for the API server.
+// authorizers requires that the file that machined writes for the API server has an authorizer of a
+// type, or that it has none.
 func authorizers(kind string, want bool) func(described) string {
 	return func(d described) string {
 		if wrong := set(apiServer, "authorization-config")(d); wrong != "" {
@@ -469,7 +471,7 @@ func audited(d described) string {
 				{"certificates.k8s.io", "certificatesigningrequests", "approval"}, {"example.com", "widgets", ""},
 			} {
 				secret := what.resource == "secrets" || what.subresource == "token"
-				acts := what.subresource == "exec" || what.subresource == "proxy" // by GET, too
+				acts := what.subresource == "exec" || what.subresource == "proxy" // also by GET
 				for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {
 					read := verb == "get" || verb == "list" || verb == "watch"
 					if read && !secret && !acts {

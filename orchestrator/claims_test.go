@@ -28,9 +28,9 @@ import (
 // deploymentResource is the resource of upstream's MachineDeployment.
 var deploymentResource = schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: "v1beta2", Resource: "machinedeployments"}
 
-// claimed enables claims and checks them with the real API server: a MachineDeployment claims the
-// approved machine that waits, its Machine and the list for machined appear, a signed rule approves
-// another machine, a node reads neither templates, rules nor sets, and `kubectl scale` removes the
+// claimed enables claims and checks with the real API server that: a MachineDeployment claims the
+// approved waiting machine; its Machine and the list for machined appear; a signed rule approves
+// another machine; a node cannot read templates, rules and sets; `kubectl scale` removes the
 // machine again.
 func (w machineTest) claimed(t *testing.T, m machine) {
 	t.Helper()
@@ -110,7 +110,7 @@ func (w machineTest) create(t *testing.T, resource schema.GroupVersionResource, 
 	}
 }
 
-// listed waits until the list for machined is good.
+// listed waits until good is true for the list of claims that machined reads.
 func (w machineTest) listed(t *testing.T, m machine, good func(claim.List) bool) {
 	t.Helper()
 	var last string
@@ -129,7 +129,7 @@ func (w machineTest) listed(t *testing.T, m machine, good func(claim.List) bool)
 	}
 }
 
-// ruled creates a signed rule, which approves the waiting machine with a key.
+// ruled creates a signed rule that approves the waiting machine with the given key.
 func (w machineTest) ruled(t *testing.T, admin *pki.Leaf, key string) {
 	t.Helper()
 	now := time.Now()

@@ -40,8 +40,8 @@ import (
 )
 
 // TestControlPlane starts the processes "api" and "controllers" as machined does, with real
-// certificates, and checks that they serve, work, reject strangers and stop. It prints the timeline
-// of the start.
+// certificates. It checks that the processes serve, work, reject unknown clients and stop. It
+// prints the timeline of the start.
 func TestControlPlane(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -72,20 +72,20 @@ func TestControlPlane(t *testing.T) {
 		return n.Spec.PodCIDR == "10.244.0.0/24" && marked
 	})
 	t.Logf("%6.2fs node has its pod range", time.Since(zero).Seconds())
-	// A client that learns that all components are ready may create a pod at once, with all objects
-	// that it mounts.
+	// A client can create a pod, with all objects that the pod mounts, as soon as all components
+	// are ready.
 	if _, err := admin.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
-		t.Errorf("namespaces is announced as ready: %v", err)
+		t.Errorf("the component namespaces is ready, but: %v", err)
 	}
 	if _, err := admin.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
-		t.Errorf("namespaces is announced as ready: %v", err)
+		t.Errorf("the component namespaces is ready, but: %v", err)
 	}
 
 	enoughEnded := endPods(ctx, t, admin, spec.Kubernetes.FinishedPods)
 	fake := startKubelet(ctx, t, m, admin)
 	fake.scaled(ctx, t)
-	t.Run("strangers are kept out", func(t *testing.T) { strangers(ctx, t, m) })
-	t.Run("secrets are sealed", func(t *testing.T) { sealed(ctx, t, m, admin) })
+	t.Run("unknown clients are rejected", func(t *testing.T) { strangers(ctx, t, m) })
+	t.Run("secrets are encrypted", func(t *testing.T) { sealed(ctx, t, m, admin) })
 	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
 	t.Run("pods of lost nodes", func(t *testing.T) { podEviction(ctx, t, admin, spec.Kubernetes.PodEvictionTimeout.Seconds()) })
 	t.Run("least rights", func(t *testing.T) { leastRights(ctx, t, m) })
@@ -143,7 +143,8 @@ func network(t *testing.T, address string) {
 	}
 }
 
-// config returns a configuration for the API server with a certificate of the cluster's CA.
+// config returns a client configuration for the API server, with a client certificate of the
+// cluster's CA.
 func (m machine) config(t *testing.T, cn string, groups ...string) *rest.Config {
 	t.Helper()
 	leaf, err := m.ca.Issue(pki.Spec{CN: cn, O: groups, Usage: pki.Client, TTL: time.Hour})
@@ -195,8 +196,8 @@ func strangers(ctx context.Context, t *testing.T, m machine) {
 			t.Errorf("%s without credentials: %v, want 401", path, err)
 		}
 	}
-	// The probe for the virtual address excludes the checks of etcd. A warning here means that
-	// upstream has renamed them.
+	// The probe for the virtual address excludes the checks of etcd by name. A warning in the
+	// answer means that upstream has renamed these checks.
 	answer, err := client.Get().RequestURI(apivip.ReadyPath + "&verbose").Do(ctx).Raw()
 	if err != nil || !bytes.Contains(answer, []byte("[+]etcd excluded: ok")) || bytes.Contains(answer, []byte("cannot be excluded")) {
 		t.Errorf("%s: %v\n%s", apivip.ReadyPath, err, answer)
@@ -256,7 +257,7 @@ func sealed(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Error("the audit log holds the secret")
 	}
 	if !bytes.Contains(audit, []byte(`"resource":"secrets"`)) {
-		t.Error("the audit log does not tell that a secret was made")
+		t.Error("the audit log has no entry about the creation of the secret")
 	}
 }
 
@@ -317,7 +318,7 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 		t.Errorf("node agent lists secrets: %v, want forbidden", err)
 	}
 	if _, err := agent.CoreV1().Pods("").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("node agent lists all pods, whose labels network policies are about: %v", err)
+		t.Errorf("node agent lists all pods, because network policies select them by label: %v", err)
 	}
 	if _, err := agent.NetworkingV1().NetworkPolicies("").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("node agent lists network policies: %v", err)
@@ -330,15 +331,15 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 	}
 	kubelet := m.client(t, "system:node:node-1", "system:nodes")
 	if _, err := kubelet.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "node-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("kubelet reads its node's lease: %v, want that there is none yet", err)
+		t.Errorf("kubelet reads its node's lease: %v, want not found, because it does not exist yet", err)
 	}
 	if err := kubelet.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("kubelet deletes a node: %v, want forbidden", err)
 	}
 }
 
-// documents checks that the first client that requests the OpenAPI documents gets all of them, in
-// both versions.
+// documents checks that the first request for the OpenAPI documents gets all of them, in both
+// versions.
 func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	paths, err := admin.Discovery().OpenAPIV3().Paths()
 	if err != nil {
@@ -371,8 +372,8 @@ func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// streamedLists checks that the API server reads lists from etcd as a stream, as it does with etcd
-// 3.7 or newer. It would fall back to pages without an error.
+// streamedLists checks that the API server reads lists from etcd as a stream, which etcd supports
+// since 3.7. Without the support, the API server would read pages instead, without an error.
 func streamedLists(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	metrics, err := admin.Discovery().RESTClient().Get().AbsPath("/metrics").Do(ctx).Raw()
 	if err != nil {
@@ -384,8 +385,8 @@ func streamedLists(ctx context.Context, t *testing.T, admin kubernetes.Interface
 	}
 }
 
-// names runs CoreDNS with its own identity beside the control plane, as a node does, and queries
-// it.
+// names runs CoreDNS with its own identity beside the control plane, as a node does, and sends
+// queries to it.
 func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	spec.DNS.NodeUpstreams = nil
 	if err := coredns.Component(spec, m.dirs).WriteFiles(); err != nil {
@@ -434,8 +435,8 @@ func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	}
 }
 
-// logsPass checks that Kubernetes' log does not wait for itself beside CoreDNS, which would stop
-// the kubelet, even if the log of the standard library is redirected to it.
+// logsPass checks that a write to klog beside CoreDNS does not deadlock, even if the log of the
+// standard library is redirected to klog. A deadlock would stop the kubelet.
 func logsPass(ctx context.Context, t *testing.T) {
 	log.SetOutput(logs.KlogWriter{})
 	defer log.SetOutput(os.Stderr)
@@ -448,6 +449,6 @@ func logsPass(ctx context.Context, t *testing.T) {
 	select {
 	case <-passed:
 	case <-ctx.Done():
-		t.Fatal("a line of the log waits for itself")
+		t.Fatal("a write to klog has a deadlock")
 	}
 }

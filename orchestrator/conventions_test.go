@@ -36,8 +36,8 @@ func conventions(ctx context.Context, t *testing.T, m machine, admin kubernetes.
 	t.Run("own kinds", func(t *testing.T) { ownKinds(ctx, t, m, admin) })
 }
 
-// accounts: a namespace gets its default account within 10 s, without a Secret, and a pod gets the
-// token of the account.
+// accounts checks that a namespace gets its default account within 10 s, without a Secret, and that
+// a pod gets the token of the account.
 func accounts(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	const namespace = "accounts"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -71,7 +71,7 @@ func defaults(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 		t.Errorf("defaults: %+v", pod.Spec)
 	}
 	if _, err := admin.CoreV1().Pods("default").Get(ctx, "dry", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("a dry run left something behind: %v", err)
+		t.Errorf("the object of a dry run exists: %v", err)
 	}
 }
 
@@ -96,11 +96,12 @@ func conflict(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	if _, err := maps.Update(ctx, first, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
-		t.Errorf("an update of what was read before: %v, want 409", err)
+		t.Errorf("an update with an outdated resource version: %v, want 409", err)
 	}
 }
 
-// watches: a watch from the end of a list receives every later change, once and in order.
+// watches checks that a watch from the end of a list receives every later change, once and in
+// order.
 func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	const changes = 100
 	maps := admin.CoreV1().ConfigMaps("default")
@@ -114,7 +115,7 @@ func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 	defer w.Stop()
 	for i := range changes {
-		for _, seen := range []string{"yes", "no"} { // the selector excludes some
+		for _, seen := range []string{"yes", "no"} { // the selector excludes half of them
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("watched-%s-%d", seen, i), Labels: map[string]string{"watched": seen}}}
 			if _, err := maps.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
@@ -133,8 +134,8 @@ func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// versions: an object that is written in one version of an API can be read in another, and is
-// unchanged in the first.
+// versions checks that an object that is written in one version of an API can be read in another
+// version, and that it is then unchanged in the first version.
 func versions(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	percent := int32(70)
 	written := &autoscalingv1.HorizontalPodAutoscaler{
@@ -157,8 +158,8 @@ func versions(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// ownKinds: a custom kind can be discovered and selected by label, has a status, and is defaulted
-// and validated like any other.
+// ownKinds checks that the objects of a custom kind can be discovered and selected by label, have a
+// status, and are defaulted and validated like those of any other kind.
 func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	config := m.config(t, "admin", "orlop:cluster-admins")
 	definitions := apiextensions.NewForConfigOrDie(config).ApiextensionsV1().CustomResourceDefinitions()
@@ -223,7 +224,7 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 		t.Fatal(err)
 	}
 	if _, err := boats.Patch(ctx, "one", types.MergePatchType, bad, metav1.PatchOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.size") {
-		t.Errorf("a wrong size: %v, want 422 that names the field", err)
+		t.Errorf("an invalid size: %v, want 422 that names the field", err)
 	}
 	status := []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]},"spec":{"size":"large"}}`)
 	after, err := boats.Patch(ctx, "one", types.MergePatchType, status, metav1.PatchOptions{}, "status")
@@ -236,8 +237,8 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}
 }
 
-// endPods creates 30 pods that have ended. The returned function waits until no more of them exist
-// than the description of the node permits (NX-42); upstream checks every 20 s.
+// endPods creates 30 pods that have ended. The returned function waits until only kept of them
+// exist, the limit in the description of the node (NX-42). Upstream checks the limit every 20 s.
 func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, kept int) (check func(t *testing.T)) {
 	const namespace = "ended"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -264,7 +265,7 @@ func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, kept
 			return err == nil && left == kept, nil
 		})
 		if err != nil {
-			t.Errorf("of 30 pods that have ended %d are kept, want %d: %v", left, kept, err)
+			t.Errorf("of 30 ended pods, %d exist, want %d: %v", left, kept, err)
 		}
 	}
 }

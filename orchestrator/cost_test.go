@@ -19,12 +19,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// envCost in the environment enables TestCost; its value is the idle time that is measured.
+// envCost is the environment variable that enables TestCost. Its value is the duration of the idle
+// time.
 const envCost = "ORLOP_TEST_COST"
 
-// TestCost prints the processor time and the memory of a control plane without a node when it is
-// ready, ten seconds later and after the idle time, and the requests to the API server in each of
-// these times; and the open watches.
+// TestCost measures a control plane without a node at three times: when it is ready, ten seconds
+// later, and after the idle time. It prints the processor time, the memory, and the requests to the
+// API server since the previous time. At the end it prints the open watches.
 func TestCost(t *testing.T) {
 	idle, err := time.ParseDuration(cmp.Or(os.Getenv(envCost), "0"))
 	if err != nil {
@@ -50,7 +51,7 @@ func TestCost(t *testing.T) {
 		before = m.logRequests(t, before)
 	}
 	m.logWatches(t)
-	// a process writes its profiles (ORLOP_TEST_PROFILE) when it is asked to end
+	// a process writes its profiles (ORLOP_TEST_PROFILE) when it ends
 	for _, p := range []*started{controllers, api} {
 		if err := p.stop(t, time.Minute); err != nil {
 			t.Errorf("%s: %v", p.log, err)
@@ -82,7 +83,8 @@ func labels(metric *dto.Metric) map[string]string {
 	return out
 }
 
-// logRequests logs the requests since before, and returns all requests until now.
+// logRequests logs the number of requests since the counts in before, and returns the counts until
+// now.
 func (m machine) logRequests(t *testing.T, before map[string]float64) map[string]float64 {
 	t.Helper()
 	now := map[string]float64{}

@@ -30,7 +30,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// drains empties a node with the rights of the kubelet, while upstream's controller maintains the
+// drains drains a node with the rights of the kubelet, while upstream's controller maintains the
 // disruption budgets.
 func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, node string) {
 	const namespace = "drained"
@@ -61,7 +61,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	add("ended", node, corev1.PodSucceeded, nil)
 	add("daemon", node, corev1.PodRunning, func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "gone", UID: "1", Controller: &yes}}
-		// its owner does not exist, so the garbage collector deletes it
+		// The owner does not exist, so the garbage collector deletes the pod.
 		p.Finalizers = []string{"orlop.dev/test"}
 	})
 	add("elsewhere", "another", corev1.PodRunning, nil)
@@ -77,7 +77,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return err == nil && budget.Status.CurrentHealthy == 1, nil
 	})
 	if err != nil {
-		t.Fatalf("the budget does not count its pod: %v", err)
+		t.Fatalf("the status of the budget does not include its pod: %v", err)
 	}
 
 	// In place of a kubelet: evicted pods end.
@@ -105,7 +105,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 			t.Fatal(err)
 		}
 		if (err == nil) != want {
-			t.Errorf("pod %s: there %v, want %v", name, err == nil, want)
+			t.Errorf("pod %s: exists %v, want %v", name, err == nil, want)
 		}
 	}
 	closed := func(want bool) {
@@ -115,7 +115,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 			t.Fatal(err)
 		}
 		if n.Spec.Unschedulable != want {
-			t.Errorf("node is closed: %v, want %v", n.Spec.Unschedulable, want)
+			t.Errorf("node is cordoned: %v, want %v", n.Spec.Unschedulable, want)
 		}
 	}
 	// The kubelet may write the conditions of its own Node.
@@ -144,20 +144,20 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		}
 	}
 
-	// The budget is respected: the node stays as it is.
+	// The drain respects the budget, so it is rejected and the node stays as it is.
 	done, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 15 * time.Second, Refuse: true}, quiet)
 	if err != nil || !done.Refused || done.Remaining() != "pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently" || done.Pods[0].Budget != "keep-one" {
-		t.Errorf("a budget forbids: %+v, %v", done, err)
+		t.Errorf("a drain that respects the budget: %+v, %v", done, err)
 	}
 	closed(false)
 	there("free", false)
 	there("guarded", true)
 
-	// Until the timeout.
+	// The drain does not respect the budget and ends at the timeout.
 	add("free", node, corev1.PodRunning, nil)
 	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 15 * time.Second}, quiet)
 	if err != nil || done.Evicted != 1 || done.Left != 1 || !strings.HasPrefix(done.Remaining(), "pod drained/guarded: must stay") {
-		t.Errorf("the time is up: %+v, %v", done, err)
+		t.Errorf("a drain until the timeout: %+v, %v", done, err)
 	}
 	closed(true)
 	has(corev1.NodeMaintenancePlanned)
@@ -169,10 +169,11 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	closed(false)
 	has()
 
-	// It is overridden. Pods of the node itself, ended pods and pods of other nodes stay.
+	// The drain overrides the budget. Pods of the node itself, ended pods and pods of other nodes
+	// stay.
 	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Delete: true}, quiet)
 	if err != nil || done.Evicted != 1 || done.Left != 0 {
-		t.Errorf("the budget is overruled: %+v, %v", done, err)
+		t.Errorf("a drain that overrides the budget: %+v, %v", done, err)
 	}
 	for name, want := range map[string]bool{"guarded": false, "ended": true, "daemon": true, "elsewhere": true} {
 		there(name, want)
@@ -198,8 +199,8 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 }
 
-// TestDrainAfterWait checks that the wait for an API server is a part of the time of a drain of
-// another node: machined kills a drain that takes longer.
+// TestDrainAfterWait checks that the wait for an API server counts toward the time limit of a drain
+// of another node, because machined kills a drain that takes longer.
 func TestDrainAfterWait(t *testing.T) {
 	const away, timeout = 2200 * time.Millisecond, 20 * time.Second
 	d := dirs.In(t.TempDir())
@@ -244,7 +245,7 @@ func TestDrainAfterWait(t *testing.T) {
 	if err != nil || out.Remaining() != "" {
 		t.Errorf("%+v, %v", out, err)
 	}
-	// The text of the deadline has seconds.
+	// The deadline in the request has a resolution of one second.
 	if took := until.Sub(start); took <= 0 || took >= timeout+time.Second {
 		t.Errorf("the drain had %v", took)
 	}

@@ -32,9 +32,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
-// The test binary starts itself again as the two processes of the control plane. The body of the
-// test has a separate network namespace (rtnltest.Isolate), so that the fixed ports are free
-// regardless of other programs on the machine.
+// The test binary runs itself again as each of the two processes of the control plane. The test has
+// a separate network namespace (rtnltest.Isolate), so the fixed ports are free, whatever other
+// programs run on the machine.
 const (
 	envProcess = "ORLOP_TEST_PROCESS"
 	envRoot    = "ORLOP_TEST_ROOT"
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 		if name == idle {
 			begin = func() error { return runIdle(ctx) }
 		}
-		// the process of the controllers starts itself like this
+		// in the same way, the process "controllers" starts its executable again
 		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name {
 			name, begin = controllermanager.Name, func() error { return runControllerManager(ctx, dirs) }
 		}
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// simple pods are sufficient here, even if the namespace warns about them
+	// the pods of the tests cause warnings of the namespace's policy
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	os.Exit(m.Run())
 }
@@ -191,8 +191,8 @@ func (m machine) writeSpec(t *testing.T, spec nodespec.Spec) {
 	write(t, filepath.Join(m.root, paths.NodeSpec), content)
 }
 
-// modify changes an object that controllers write to, too: after a conflict it reads the object
-// again. put is Update or UpdateStatus of the client of get.
+// modify changes an object to which controllers write, too. After a conflict it reads the object
+// again. put is the method Update or UpdateStatus of the same client as get.
 func modify[T any](ctx context.Context, t *testing.T, get func(context.Context, string, metav1.GetOptions) (T, error), put func(context.Context, T, metav1.UpdateOptions) (T, error), name string, change func(T)) {
 	t.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -264,7 +264,7 @@ func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 			p.states[msg.Component] = msg
 			t.Logf("%6.2fs %s/%s ready=%t %s", time.Since(zero).Seconds(), name, msg.Component, msg.Ready, msg.Detail)
 			p.cond.Broadcast()
-		}, func(line string, err error) { t.Errorf("%s announced nonsense %q: %v", name, line, err) })
+		}, func(line string, err error) { t.Errorf("%s sent the invalid announcement %q: %v", name, line, err) })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -283,9 +283,9 @@ func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 	return p
 }
 
-// run runs the process to its end, and sends whether it could start. It retains the thread that
-// started the process: the kernel sends Pdeathsig when that thread ends (prctl(2),
-// PR_SET_PDEATHSIG).
+// run runs the process to its end, and sends the error of its start, or nil, to begun. It blocks
+// the thread that started the process, because the kernel sends Pdeathsig when that thread ends
+// (prctl(2), PR_SET_PDEATHSIG).
 func (p *started) run(begun chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -330,7 +330,7 @@ func (p *started) stop(t *testing.T, deadline time.Duration) error {
 	case err := <-p.ended:
 		return err
 	case <-time.After(deadline):
-		t.Fatalf("did not end within %s of SIGTERM", deadline)
+		t.Fatalf("did not end within %s after SIGTERM", deadline)
 		return nil
 	}
 }

@@ -37,7 +37,8 @@ type keyManaged struct {
 	zero        time.Time
 }
 
-// configure writes the keys as machined does; the API server reads them at its next start.
+// configure writes the encryption keys as machined does. The API server reads them at its next
+// start.
 func (k *keyManaged) configure(with *config.KMS) {
 	k.t.Helper()
 	k.spec.Kubernetes.APIServer.KMS, k.authorities.KMS.KMS = with, with
@@ -75,7 +76,7 @@ func (k *keyManaged) reencrypt(ctx context.Context, request string) nodespec.Ree
 	return answer.(nodespec.ReencryptResult)
 }
 
-// stored checks the prefix of the stored Secret.
+// stored checks the prefix of the value of a Secret in etcd.
 func (k *keyManaged) stored(ctx context.Context, name, prefix string) {
 	k.t.Helper()
 	got, err := etcdClient(k.t, k.dirs).Get(ctx, "/registry/secrets/default/"+name)
@@ -100,7 +101,7 @@ func (k *keyManaged) read(ctx context.Context, name string) error {
 	return err
 }
 
-// waitFor waits until a condition has no error.
+// waitFor waits until good returns true.
 func (k *keyManaged) waitFor(ctx context.Context, what string, good func(context.Context) bool) {
 	k.t.Helper()
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) { return good(ctx), nil })
@@ -117,7 +118,8 @@ func (p *started) detail(name string) string {
 }
 
 // TestKMS moves the Secrets of a control plane from the key of the configuration to a key manager
-// and back, with a rotation of its key, and starts the API server while the key manager is away.
+// and back, with a rotation of the key manager's key in between. It also starts the API server
+// while the key manager is unavailable.
 func TestKMS(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -172,11 +174,11 @@ func TestKMS(t *testing.T) {
 		t.Errorf("re-encrypted %+v", got)
 	}
 	if got := k.reencrypt(ctx, `{"count": true}`); got.Reencrypted != 0 {
-		t.Errorf("left %+v", got)
+		t.Errorf("after the re-encryption: %+v", got)
 	}
 	stopAll(t, api)
 
-	// the key manager is away at the start
+	// the key manager is unavailable at the start
 	vault.Seal(true)
 	api = k.start()
 	if got := api.detail(kms.Name); !strings.HasPrefix(got, nodespec.ProblemPrefix+server.URL+", key transit/orlop: ") || !strings.Contains(got, "Vault is sealed; unseal the server") {

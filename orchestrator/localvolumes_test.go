@@ -26,7 +26,7 @@ import (
 type storing struct {
 	name  string
 	admin kubernetes.Interface
-	size  int64 // of its DATA, bytes
+	size  int64 // of its DATA partition, in bytes
 }
 
 // report sends the report of the node. With 1600 MiB, 960 MiB can be allocated.
@@ -69,9 +69,9 @@ func (s storing) claim(ctx context.Context, t *testing.T, name, size string, fro
 	}
 }
 
-// localVolumes checks with the real scheduler and upstream's controllers that a claim without a
-// class gets a volume on the node of its pod, that a full node is avoided, that a claim can grow,
-// and that the space of a deleted volume is free when the node has deleted it.
+// localVolumes checks the following with the real scheduler and upstream's controllers. A claim
+// without a class gets a volume on the node of its pod. The scheduler avoids a full node. A claim
+// can grow. The space of a deleted volume becomes free when the node has deleted the volume.
 func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	node := storing{"disk-1", admin, 1600 << 20}
 	made, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.name, Labels: map[string]string{corev1.LabelHostname: node.name}}}, metav1.CreateOptions{})
@@ -141,7 +141,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{claim.Spec.VolumeName: 512 << 20}})
 
 	node.claim(ctx, t, "large", "600Mi", nil)
-	await("the pod of a claim that nothing has room for is told so", func(ctx context.Context) (bool, string, error) {
+	await("the pod of a claim that fits on no node is unschedulable", func(ctx context.Context) (bool, string, error) {
 		pod, err := admin.CoreV1().Pods("default").Get(ctx, "large", metav1.GetOptions{})
 		if err != nil {
 			return false, "", err
@@ -155,7 +155,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	if _, err := admin.CoreV1().PersistentVolumeClaims("default").Patch(ctx, "small", types.MergePatchType, grow, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await("the kubelet is told to raise the limit", func(ctx context.Context) (bool, string, error) {
+	await("the kubelet is requested to raise the limit", func(ctx context.Context) (bool, string, error) {
 		c, err := admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, "small", metav1.GetOptions{})
 		return err == nil && c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending &&
 			c.Status.AllocatedResources.Storage().String() == "768Mi" && capacityOf(claim.Spec.VolumeName) == "768Mi", fmt.Sprintf("%+v", c.Status), err
@@ -169,7 +169,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	if err := admin.CoreV1().PersistentVolumeClaims("default").Delete(ctx, "small", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await("the node is told to destroy the volume", func(ctx context.Context) (bool, string, error) {
+	await("the node is requested to destroy the volume", func(ctx context.Context) (bool, string, error) {
 		n, err := admin.CoreV1().Nodes().Get(ctx, node.name, metav1.GetOptions{})
 		return err == nil && n.Annotations[localvolumes.ObsoleteAnnotation] == `["`+claim.Spec.VolumeName+`"]`, fmt.Sprint(n.Annotations), err
 	})
@@ -177,12 +177,12 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 		t.Errorf("before the node has destroyed the volume: %s", have)
 	}
 	node.report(ctx, t, localvolumes.Report{Removed: []string{claim.Spec.VolumeName}})
-	await("the volume is gone", func(ctx context.Context) (bool, string, error) {
+	await("the volume is deleted", func(ctx context.Context) (bool, string, error) {
 		_, err := admin.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return true, "", nil
 		}
-		return false, "it is there", err
+		return false, "it still exists", err
 	})
 	bound("large")
 	capacity(360)
@@ -192,10 +192,10 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	}
 }
 
-// localSnapshots checks with real definitions the life of a snapshot: it is allocated, taken by the
-// node and becomes ready, and its unused space becomes free. A claim from it is bound before a pod
-// is scheduled, and a clone, too. Then all of it is deleted. The claim large has 600 of the node's
-// 960 MiB.
+// localSnapshots checks the life of a snapshot with the real definitions: it is allocated, is taken
+// by the node, becomes ready, and its unused space becomes free. A claim from the snapshot, and a
+// clone, are bound before a pod is scheduled. In the end everything is deleted. The claim large has
+// 600 of the node's 960 MiB.
 func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(what string, look func(ctx context.Context) (bool, string, error))) {
 	api := node.admin.CoreV1().RESTClient()
 	const all = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"
@@ -239,7 +239,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 	if err := api.Post().AbsPath(all).Body(wanted).Do(ctx).Error(); err != nil {
 		t.Fatal(err)
 	}
-	state("there is no room for it", func(s snapshotv1.VolumeSnapshotStatus) bool {
+	state("there is no space for the snapshot", func(s snapshotv1.VolumeSnapshotStatus) bool {
 		return s.Error != nil && strings.Contains(*s.Error.Message, "has room for 360 MiB, and the snapshot may need 600 MiB") && !*s.ReadyToUse
 	})
 	node.size = 3200 << 20 // the disk grows: 1920 MiB can be allocated
@@ -249,56 +249,57 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 		t.Fatal(err)
 	}
 	name := "snapshot-" + string(s.UID)
-	annotation("the node is told to copy", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":%q,"of":%q,"size":%d}]`, name, volume, 600<<20))
+	annotation("the node is requested to make the copy", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":%q,"of":%q,"size":%d}]`, name, volume, 600<<20))
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20}, Waits: map[string]string{name: "volume is used by pod default/large"}})
-	state("it waits for the pod", func(s snapshotv1.VolumeSnapshotStatus) bool {
+	state("the snapshot waits for the pod", func(s snapshotv1.VolumeSnapshotStatus) bool {
 		return s.Error != nil && strings.Contains(*s.Error.Message, "default/large") && !*s.ReadyToUse && *s.BoundVolumeSnapshotContentName == "snapcontent-"+strings.TrimPrefix(name, "snapshot-")
 	})
 	node.claim(ctx, t, "restored", "600Mi", &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "kept"})
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20}, Created: map[string]int64{name: 1700000000}})
-	state("it is ready", func(s snapshotv1.VolumeSnapshotStatus) bool {
+	state("the snapshot is ready", func(s snapshotv1.VolumeSnapshotStatus) bool {
 		return *s.ReadyToUse && s.Error == nil && s.CreationTime.Unix() == 1700000000 && s.RestoreSize.Value() == 600<<20
 	})
 	filled := func(name, from string) string {
 		t.Helper()
 		var uid types.UID
-		await(name+" is bound where what it is filled from is", func(ctx context.Context) (bool, string, error) {
+		await(name+" is bound on the node of its source", func(ctx context.Context) (bool, string, error) {
 			c, err := node.admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, name, metav1.GetOptions{})
 			uid = c.UID
 			return err == nil && c.Status.Phase == corev1.ClaimBound, fmt.Sprintf("%+v", c), err
 		})
-		annotation("the node is told to fill it", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":"pvc-%s","of":%q,"size":%d}]`, uid, from, 600<<20))
+		annotation("the node is requested to fill the volume", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":"pvc-%s","of":%q,"size":%d}]`, uid, from, 600<<20))
 		return "pvc-" + string(uid)
 	}
 	restored := filled("restored", name)
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20}, Created: map[string]int64{restored: 1700000001}})
-	annotation("nothing more is to be copied", localvolumes.CopiesAnnotation, "")
-	await("its pod has the node", func(ctx context.Context) (bool, string, error) {
+	annotation("no further copy is requested", localvolumes.CopiesAnnotation, "")
+	await("the pod of the claim has the node", func(ctx context.Context) (bool, string, error) {
 		pod, err := node.admin.CoreV1().Pods("default").Get(ctx, "restored", metav1.GetOptions{})
 		return err == nil && pod.Spec.NodeName == node.name, fmt.Sprintf("%+v", pod.Status), err
 	})
 	node.claim(ctx, t, "clone", "600Mi", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "restored"})
 	clone := filled("clone", restored)
 
-	// All is deleted: the snapshot when the node has deleted it.
+	// Everything is deleted. The object of the snapshot is deleted after the node has deleted its
+	// data.
 	node.report(ctx, t, localvolumes.Report{
 		Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20, clone: 600 << 20}, Created: map[string]int64{clone: 1700000002},
 	})
-	annotation("nothing more is to be copied", localvolumes.CopiesAnnotation, "")
+	annotation("no further copy is requested", localvolumes.CopiesAnnotation, "")
 	if err := api.Delete().AbsPath(all + "/kept").Do(ctx).Error(); err != nil {
 		t.Fatal(err)
 	}
-	annotation("the node is told to destroy the snapshot", localvolumes.ObsoleteAnnotation, fmt.Sprintf(`[%q]`, name))
+	annotation("the node is requested to destroy the snapshot", localvolumes.ObsoleteAnnotation, fmt.Sprintf(`[%q]`, name))
 	if _, err := get(ctx); err != nil {
-		t.Errorf("before the node has destroyed it: %v", err)
+		t.Errorf("before the node has destroyed the snapshot: %v", err)
 	}
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, restored: 600 << 20, clone: 600 << 20}, Removed: []string{name}})
-	await("the snapshot is gone", func(ctx context.Context) (bool, string, error) {
+	await("the snapshot is deleted", func(ctx context.Context) (bool, string, error) {
 		_, err := get(ctx)
 		if apierrors.IsNotFound(err) {
 			return true, "", nil
 		}
-		return false, "it is there", err
+		return false, "it still exists", err
 	})
 	now := int64(0)
 	for _, name := range []string{"restored", "clone"} {

@@ -45,11 +45,11 @@ type machineTest struct {
 	admin, worker dynamic.Interface
 }
 
-// machineObjects enables the objects of machines and checks them with the real API server: each
-// Node gets its objects, kubectl has columns and texts, a node writes the status of its own
-// OrlopMachine only, a wanted version becomes a permit, a machine that waits for a configuration is
-// an object, can be approved and claimed, the cluster as a whole has objects, the machines have
-// metrics, an unhealthy machine gets an order, and no object is deleted when they are disabled.
+// machineObjects enables the objects of machines and checks them with the real API server. Each
+// Node gets its objects, and kubectl shows columns and texts. A node writes only the status of its
+// own OrlopMachine. A wanted version becomes a permit. A waiting machine has an object, and can be
+// approved and claimed. The cluster as a whole has objects, and the machines have metrics. An
+// unhealthy machine gets an order. When the objects are disabled, none of them is deleted.
 func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
@@ -101,7 +101,7 @@ func (m machine) enableMachineObjects(t *testing.T, enabled bool) {
 	}
 }
 
-// await waits until an object is good, for a minute at most.
+// await waits until good is true for an object, for a minute at most.
 func (w machineTest) await(t *testing.T, resource schema.GroupVersionResource, name, what string, good func(*unstructured.Unstructured) bool) {
 	t.Helper()
 	var last any
@@ -179,8 +179,8 @@ func (w machineTest) limited(t *testing.T, name, other string) {
 	}
 }
 
-// updated changes the version of the worker by its Machine: the controllers permit the release of
-// the catalogue, and remove the permit when the worker has reported it.
+// updated changes the version of the worker by its Machine. It checks that the controllers permit
+// the release of the catalogue, and remove the permit when the worker has reported the release.
 func (w machineTest) updated(t *testing.T, name string) {
 	t.Helper()
 	merge := func(on dynamic.Interface, resource schema.GroupVersionResource, name, text string, part ...string) {
@@ -316,8 +316,8 @@ func (w machineTest) measured(t *testing.T, admin *rest.Config, name string) {
 	}
 }
 
-// repaired creates a check that finds the worker unhealthy: the controllers order the first step of
-// the repair, and the object names the machine.
+// repaired creates a MachineHealthCheck that finds the worker unhealthy. It checks that the
+// controllers order the first step of the repair, and that the object names the machine.
 func (w machineTest) repaired(t *testing.T, name string) {
 	t.Helper()
 	// Kubernetes does not change this condition. It changes Ready of a Node without a kubelet.

@@ -43,8 +43,8 @@ const (
 	metricsPath       = "/apis/metrics.k8s.io/v1beta1/"
 )
 
-// fakeKubelet is the part of a node's kubelet that serves metrics: the node uses half a core, each
-// pod a quarter of one.
+// fakeKubelet is the part of a node's kubelet that serves metrics. The node uses half a core, and
+// each pod a quarter of a core.
 type fakeKubelet struct {
 	client kubernetes.Interface
 	since  time.Time
@@ -52,7 +52,7 @@ type fakeKubelet struct {
 	pods   []string // of measuredNamespace
 }
 
-// startKubelet starts it on the machine's address, and creates its Node.
+// startKubelet starts a fakeKubelet on the machine's address, and creates its Node.
 func startKubelet(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) *fakeKubelet {
 	t.Helper()
 	leaf, err := m.ca.Issue(pki.Spec{CN: "system:node:" + measuredNode, Usage: pki.Server, DNS: []string{measuredNode}, TTL: time.Hour})
@@ -118,7 +118,8 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scaled creates a ReplicaSet of one pod on the node, which uses more than the autoscaler allows.
+// scaled creates a ReplicaSet with one pod on the node, and an autoscaler. The pod uses more than
+// the target of the autoscaler.
 func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: measuredNamespace}}
@@ -223,7 +224,7 @@ func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kuberne
 	}
 }
 
-// read waits until the API has an answer that is not empty.
+// read waits until the API returns a list or an object that is not empty.
 func read(ctx context.Context, t *testing.T, client kubernetes.Interface, path string, into any) {
 	t.Helper()
 	var text []byte
@@ -240,7 +241,8 @@ func read(ctx context.Context, t *testing.T, client kubernetes.Interface, path s
 	}
 }
 
-// grows: the autoscaler knows both resources, and creates as many pods as it allows.
+// grows checks that the autoscaler knows both resources, and that it creates the maximum number of
+// pods.
 func (k *fakeKubelet) grows(ctx context.Context, t *testing.T) {
 	var last *autoscalingv2.HorizontalPodAutoscaler
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
@@ -256,7 +258,8 @@ func (k *fakeKubelet) grows(ctx context.Context, t *testing.T) {
 	}
 }
 
-// readers: a user who may see the pods of a namespace may see their metrics, there only.
+// readers checks that a user with the right to read the pods of a namespace may read their metrics,
+// but not those of another namespace.
 func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	nobody := m.client(t, "nobody")
 	for _, path := range []string{"nodes", "nodes/" + measuredNode, "pods"} {
@@ -284,7 +287,8 @@ func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	}
 }
 
-// pastTheServer: a client other than the aggregator is anonymous with any headers.
+// pastTheServer checks that a client other than the aggregator is anonymous, whatever headers it
+// sends.
 func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	pool := x509.NewCertPool()
 	pool.AddCert(m.ca.Cert)
@@ -320,12 +324,12 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	}
 	if conn, err := net.Dial("tcp", netip.AddrPortFrom(testSpec().Node.IPs[0], paths.PortMetrics).String()); err == nil {
 		conn.Close()
-		t.Error("it answers on the machine's address")
+		t.Error("the component listens on the machine's address")
 	}
 }
 
-// metricsRights: the component's own identity may read the metrics of kubelets, and nothing else of
-// theirs.
+// metricsRights checks that the component's own identity may read the metrics of kubelets, and
+// nothing else from kubelets.
 func metricsRights(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	for _, c := range []struct {
 		allowed    bool

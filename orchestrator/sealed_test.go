@@ -54,9 +54,9 @@ metadata: {name: frozen.static.k8s.io}
 spec: {policyName: frozen.static.k8s.io, validationActions: [Deny]}
 `
 
-// TestSealedPolicies checks that no client of Kubernetes changes or bypasses sealed policies, that
-// the identities of the system pass, and that the requests pass again after the removal of the
-// policies from the configuration.
+// TestSealedPolicies checks that no client of Kubernetes can change or bypass sealed policies, and
+// that they permit the requests of the system. It also checks that the rejected requests are
+// permitted after the removal of the policies from the configuration.
 func TestSealedPolicies(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -287,7 +287,8 @@ func credentialAttempts(t *testing.T) map[string]attempt {
 	}
 }
 
-// sealedImpersonation checks that a client with all rights is not the system by impersonation.
+// sealedImpersonation checks that the policies reject a client that has all rights and impersonates
+// an identity of the system.
 func (m machine) sealedImpersonation(ctx context.Context, t *testing.T) {
 	addon := "system:serviceaccount:" + nodespec.AddonsNamespace + ":shop"
 	for _, as := range []rest.ImpersonationConfig{
@@ -311,9 +312,9 @@ func (m machine) sealedImpersonation(ctx context.Context, t *testing.T) {
 	}
 }
 
-// systemPasses checks the requests of the system: the start of the processes has shown that the API
-// server creates its objects, that the controllers get their tokens, and that the server of metrics
-// registers its CA.
+// systemPasses checks that the policies permit the requests of the system. Some requests are not
+// repeated here, because the start of the processes has tested them: the API server creates its
+// objects, the controllers get their tokens, and the server of metrics registers its CA.
 func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes.Interface) {
 	must := func(err error) {
 		t.Helper()
@@ -332,8 +333,8 @@ func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes
 		return func(ctx context.Context) bool { return second(roles.Get(ctx, name, metav1.GetOptions{})) == nil }
 	}
 
-	// The controller of add-ons, itself and as an add-on. Kubernetes and the system restore the
-	// deleted roles.
+	// This is the controller of add-ons, with its own identity and with that of an add-on.
+	// Kubernetes and the system restore the deleted roles.
 	manager := m.client(t, nodespec.AddonsUser)
 	for _, name := range []string{"system:node", "orlop:metrics-reader"} {
 		must(manager.RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{}))
@@ -368,8 +369,8 @@ func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes
 		view, err := roles.Get(ctx, "view", metav1.GetOptions{})
 		return err == nil && strings.Contains(view.String(), "shop.example.com")
 	})
-	// The controller of namespaces, with objects that are guarded elsewhere; and the garbage
-	// collector.
+	// The controller of namespaces deletes objects that the policies protect in other namespaces.
+	// The garbage collector deletes an object, too.
 	must(second(root.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{})))
 	must(second(root.RbacV1().Roles("left").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "system:left"}}, metav1.CreateOptions{})))
 	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "gone"}}}}

@@ -120,8 +120,7 @@ var table = []entry{
 }
 
 // Services returns the components of every process of the node, with all flags and files. It is
-// pure: the same spec gives the same components, and nothing is started. testdata/*.golden show the
-// result for some specs.
+// pure, and starts nothing. testdata/*.golden show the result for some specs.
 func Services(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	var all []component.Component
 	for _, e := range table {
@@ -140,31 +139,32 @@ func (e entry) components(spec nodespec.Spec, dirs dirs.Dirs) []component.Compon
 
 func controlPlane(spec nodespec.Spec) bool { return spec.Node.ControlPlane }
 
-// one describes a component that exists once on each node of its row.
+// one returns a describe function for a component that exists once on each node of its row.
 func one(describe func(nodespec.Spec, dirs.Dirs) component.Component) func(nodespec.Spec, dirs.Dirs) []component.Component {
 	return func(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 		return []component.Component{describe(spec, dirs)}
 	}
 }
 
-// named describes a component without flags and files.
+// named returns a describe function for a component without flags and files.
 func named(process, name string) func(nodespec.Spec, dirs.Dirs) []component.Component {
 	return func(nodespec.Spec, dirs.Dirs) []component.Component {
 		return []component.Component{{Process: process, Name: name}}
 	}
 }
 
-// bySpec describes components that depend on the spec alone, because they have no files.
+// bySpec returns a describe function for components that depend on the spec alone, because they
+// have no files.
 func bySpec(describe func(nodespec.Spec) []component.Component) func(nodespec.Spec, dirs.Dirs) []component.Component {
 	return func(spec nodespec.Spec, _ dirs.Dirs) []component.Component { return describe(spec) }
 }
 
-// alone runs a component that needs only its environment.
+// alone returns a run function for a component that needs only its environment.
 func alone(run func(context.Context, component.Env) error) func(*wiring, component.Component) runFunc {
 	return with(func(ctx context.Context, _ *wiring, env component.Env) error { return run(ctx, env) })
 }
 
-// with runs a component that also needs the shared state of its process.
+// with returns a run function for a component that also needs the shared state of its process.
 func with(run func(context.Context, *wiring, component.Env) error) func(*wiring, component.Component) runFunc {
 	return func(w *wiring, _ component.Component) runFunc {
 		return func(ctx context.Context, announce component.Announce) error { return run(ctx, w, w.env(announce)) }

@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestServices shows the whole of Kubernetes as the node runs it: every flag, every file.
+// TestServices compares all flags and files of all components of a node with golden files.
 func TestServices(t *testing.T) {
 	worker := testSpec()
 	worker.Node.ControlPlane, worker.Node.Name, worker.DNS.NodeUpstreams = false, "worker-1", nil
@@ -54,7 +54,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestEmulation shows the flags that differ while the level of the cluster is older.
+// TestEmulation compares the flags that differ while the level of the cluster is older with a
+// golden file.
 func TestEmulation(t *testing.T) {
 	var b strings.Builder
 	for _, certificates := range []bool{false, true} {
@@ -80,8 +81,9 @@ func TestEmulation(t *testing.T) {
 	golden.Assert(t, b.String(), "emulation.golden")
 }
 
-// TestSettings shows the flags and files that differ with the settings of components in the
-// reference of the configuration, which has an example of each.
+// TestSettings compares the flags and files that differ if settings of components are configured
+// with a golden file. The settings are those of the reference of the configuration, which has an
+// example of each.
 func TestSettings(t *testing.T) {
 	before := map[string]string{}
 	for _, c := range Services(testSpec(), dirs.System()) {
@@ -104,8 +106,8 @@ func TestSettings(t *testing.T) {
 	golden.Assert(t, b.String(), "settings.golden")
 }
 
-// TestImagePolicy: with rules for images, the kubelet reaches containerd only through the proxy,
-// which starts before the kubelet and stops after it.
+// TestImagePolicy checks that, with rules for images, the kubelet reaches containerd only through
+// the proxy, and that the proxy starts before the kubelet and stops after it.
 func TestImagePolicy(t *testing.T) {
 	find := func(all []component.Component, name string) int {
 		return slices.IndexFunc(all, func(c component.Component) bool { return c.Name == name })
@@ -145,8 +147,9 @@ func referenceSpec(t *testing.T) nodespec.Spec {
 	return spec
 }
 
-// TestEmulatedGates checks that a component that emulates a former version gets the gates that this
-// version accepts, and each with the gates that it requires.
+// TestEmulatedGates checks the feature gates of components that emulate a former version. Each
+// component gets only gates that the former version accepts, together with the gates that these
+// require.
 func TestEmulatedGates(t *testing.T) {
 	spec := testSpec()
 	spec.Kubernetes.FeatureGates = config.FeatureGates{
@@ -163,7 +166,8 @@ func TestEmulatedGates(t *testing.T) {
 	}
 }
 
-// TestExternal checks that an external component is named, and has neither flags nor files.
+// TestExternal checks that a placeholder names each external component, and has neither flags nor
+// files.
 func TestExternal(t *testing.T) {
 	spec := testSpec()
 	spec.External = nodespec.External{Proxy: true, DNS: true, Network: true}
@@ -177,6 +181,6 @@ func TestExternal(t *testing.T) {
 		}
 	}
 	if found != 3 {
-		t.Errorf("%d parts of 3 are named", found)
+		t.Errorf("%d of 3 external components are named", found)
 	}
 }

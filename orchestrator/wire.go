@@ -36,8 +36,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// wire returns the components of a process ready to run, and the memory settings of the process. A
-// signal on powerDown ends the node's pods; podsEnded is called after that.
+// wire returns the components of a process with their Run functions, and the memory settings of the
+// process. After a signal on powerDown, the kubelet ends the node's pods, and then podsEnded is
+// called.
 func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, powerDown <-chan os.Signal, podsEnded func()) ([]component.Component, process.HeapLimiter, error) {
 	fail := func(err error) ([]component.Component, process.HeapLimiter, error) {
 		return nil, process.HeapLimiter{}, err
@@ -87,8 +88,9 @@ func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error)
 	return "", process.HeapLimiter{}, fmt.Errorf("%q is not a process of the orchestrator: api, controllers or node", name)
 }
 
-// nodeWatchers are the components with whose identity a process watches the Nodes. Each component
-// that uses this informer has the same identity, or an identity that may read less.
+// nodeWatchers maps a process to the component with whose identity the process watches the Nodes.
+// The other components that use this informer have the same identity, or one with fewer rights on
+// Nodes.
 var nodeWatchers = map[string]string{component.Controllers: nodelabels.Name, component.Node: podnetwork.Client}
 
 // wiring is the state that the components of a process share.
@@ -118,8 +120,8 @@ type needs struct{ etcd, kms <-chan struct{} }
 type controllers struct {
 	elector *leaderelection.Elector // nil without leader election
 	addons  *cell.Cell[[]addons.Summary]
-	// parts is the function parts. It reads the table of components, so a reference to it in the
-	// table would be an initialization cycle.
+	// parts is set to the function parts. The table of components cannot refer to the function
+	// directly, because the function reads the table, and Go rejects initialization cycles.
 	parts func(nodespec.Spec, dirs.Dirs) ([]overview.Part, error)
 }
 
@@ -173,8 +175,8 @@ func (w *wiring) runEtcd(c component.Component) runFunc {
 	}
 }
 
-// runKMS serves the plugin of the key manager. The API server starts after the plugin: an API
-// server that misses the plugin tries again only after ten seconds.
+// runKMS serves the plugin of the key manager. The API server starts only after the plugin serves,
+// because an API server that does not find the plugin tries again only after ten seconds.
 func (w *wiring) runKMS(component.Component) runFunc {
 	serving := make(chan struct{})
 	w.needs.kms = serving
@@ -235,9 +237,9 @@ func (w *wiring) runKubeProxy(c component.Component) runFunc {
 	})
 }
 
-// restartGrace is how long a component that RestartLoop restarts can keep its process unready.
-// After that the process reports itself ready: machined would end an unready process, and with it
-// the components that work.
+// restartGrace is the time for which a component that RestartLoop restarts may keep its process
+// unready. After that the process reports itself ready, because machined would end an unready
+// process, with all its components that work.
 const restartGrace = time.Minute
 
 // asChild runs a component as a separate process with a health check, and restarts it when it ends.

@@ -306,9 +306,8 @@ func edited(text []byte) (name string, after []byte, err error) {
 	// EDITOR can be a command line with arguments ("code --wait"), as in git.
 	c := exec.Command("sh", "-c", editor+` "$1"`, "sh", f.Name())
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Ctrl-C and Ctrl-\ are for the editor, but the terminal sends the signals to this program too.
-	// This program catches the signals and does not ignore them, because the editor would inherit
-	// ignored signals.
+	// The editor handles Ctrl-C and Ctrl-\. The terminal also sends these signals to this program,
+	// so this program catches them. It does not ignore them, because the editor would inherit this.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT, syscall.SIGQUIT)
 	err = c.Run()

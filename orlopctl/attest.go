@@ -95,7 +95,7 @@ func attestCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 	return c
 }
 
-// releases returns the expected measurements of the versions in the bundles.
+// releases returns the expected measurements of the versions in the bundles of --bundle.
 func (f *attestFlags) releases() (all []attest.Release, err error) {
 	trust, err := f.keys.trust()
 	if err != nil {
@@ -160,7 +160,7 @@ func (f *attestFlags) roots() (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// attestTime is the timeout of each call for which the TPM computes a result.
+// attestTime is the timeout of each call for which the TPM of the machine computes a result.
 const attestTime = attest.Deadline
 
 // attest requests an attestation from a machine, and verifies it.

@@ -53,7 +53,7 @@ var restricted = tpm2.TPMTPublic{
 	Parameters:       tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{CurveID: tpm2.TPMECCNistP256}),
 }
 
-// public returns a public key of a TPM, encoded, from a template and an uncompressed point of
+// public returns an encoded public key of a TPM, from a template and an uncompressed point of
 // P-256.
 func public(template tpm2.TPMTPublic, point []byte) []byte {
 	template.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{X: tpm2.TPM2BECCParameter{Buffer: point[1:33]}, Y: tpm2.TPM2BECCParameter{Buffer: point[33:]}})

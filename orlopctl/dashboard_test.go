@@ -65,7 +65,7 @@ func startDashboardMachine(t *testing.T, name string) (*machinetest.Machine, *co
 	return fake, connect.New(&iostreams.Streams{Err: io.Discard})
 }
 
-// picture collects the output to a terminal. grew holds the whole output so far.
+// picture collects the output to a terminal. The cell grew holds the whole output so far.
 type picture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -109,10 +109,10 @@ func TestDashboard(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err != nil || ctx.Err() != nil {
-			t.Errorf("it ended with %v, %v", err, ctx.Err())
+			t.Errorf("the dashboard ended with %v, %v", err, ctx.Err())
 		}
 	case <-ctx.Done():
-		t.Fatal("q has not ended it")
+		t.Fatal("q has not ended the dashboard")
 	}
 }
 
@@ -203,11 +203,11 @@ func TestDashboardFeeds(t *testing.T) {
 		t.Errorf("%v, %v", feeds, err)
 	}
 	if _, err := newFeeds(&iostreams.Streams{}, conn, []string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
-		t.Errorf("a context that is not there: %v", err)
+		t.Errorf("a missing context: %v", err)
 	}
 	conn.Flags.Endpoints = []string{"10.0.0.11"}
 	if _, err := newFeeds(&iostreams.Streams{}, conn, []string{"one"}); err == nil {
-		t.Error("contexts and an endpoint at once are taken")
+		t.Error("contexts together with an endpoint are accepted")
 	}
 }
 

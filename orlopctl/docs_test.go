@@ -30,7 +30,7 @@ func TestDocumentedCommands(t *testing.T) {
 				err = c.ValidateArgs(c.Flags().Args())
 			}
 			if err == nil && !c.Runnable() {
-				t.Errorf("%s: %s: it is no whole command", file, line)
+				t.Errorf("%s: %s: it is an incomplete command", file, line)
 			}
 			if err != nil {
 				t.Errorf("%s: %s: %v", file, line, err)
@@ -51,7 +51,7 @@ func TestRunbook(t *testing.T) {
 		shown := regexp.MustCompile(`(?m)^Shown by: (.*)$`).FindStringSubmatch(task)
 		lines := commandLines(task)
 		if shown == nil || len(lines) == 0 {
-			t.Errorf("%s: no commands, or no word on what shows them", title)
+			t.Errorf("%s: no commands, or no line Shown by", title)
 			continue
 		}
 		var all strings.Builder
@@ -69,7 +69,7 @@ func TestRunbook(t *testing.T) {
 		}
 		for _, line := range lines {
 			if words := wordsOf(line); !strings.Contains(all.String(), words) {
-				t.Errorf("%s: nothing of %s does: %s", title, shown[1], words)
+				t.Errorf("%s: no part of %s runs: %s", title, shown[1], words)
 			}
 		}
 	}
@@ -165,7 +165,7 @@ func TestManPages(t *testing.T) {
 	pages := make("/home/dora", "1000000000")
 	for name, text := range make("/home/emil", "1700000000") {
 		if pages[name] != text {
-			t.Errorf("%s differs from time to time:\n%s", name, text)
+			t.Errorf("%s depends on the time or the home directory:\n%s", name, text)
 		}
 	}
 	for _, name := range []string{"orlopctl.1", "orlopctl-trust-issue.1", "orlopctl-completion-bash.1"} {

@@ -75,8 +75,8 @@ func healthCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 	return c
 }
 
-// registerMachineTimeout adds the flag --machine-timeout: the time that each machine of the cluster
-// has to answer.
+// registerMachineTimeout adds the flag --machine-timeout: the time within which each machine of the
+// cluster must answer.
 func registerMachineTimeout(f *pflag.FlagSet, to *time.Duration) {
 	f.DurationVar(to, "machine-timeout", 0, "time that each machine of the cluster has to answer (default: 4s; at most 20s)")
 	flags.Limit(f, "machine-timeout", to, time.Millisecond, 20*time.Second)

@@ -43,8 +43,8 @@ func classOf(name string) Item {
 	return Item{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClass", Resource: "storageclasses", Name: name}
 }
 
-// The annotations by which the volume controller or the scheduler marks a claim that it has begun
-// to provision (k8s.io/component-helpers/storage/volume).
+// The annotations that the volume controller or the scheduler sets on a claim when it begins to
+// provision the volume (k8s.io/component-helpers/storage/volume).
 const (
 	claimProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	claimProvisionerBeta = "volume.beta.kubernetes.io/storage-provisioner"
@@ -110,7 +110,7 @@ func (c condition) text(field string) string { s, _ := c[field].(string); return
 func (c condition) true() bool               { return c.text("status") == "True" }
 func (c condition) false() bool              { return c.text("status") == "False" }
 
-// why returns means, the meaning of the condition, followed by the message of the condition.
+// why returns the text means, followed by the message of the condition if it has one.
 func (c condition) why(means string) string {
 	if message := c.text("message"); message != "" {
 		return means + ": " + oneLine(message)

@@ -95,8 +95,8 @@ func autoscaledFields(ctx context.Context, o Object, live *unstructured.Unstruct
 // for HorizontalPodAutoscalers.
 const upstreamManager = "kube-controller-manager"
 
-// ownManager returns the field manager of kube-controller-manager in this program: by default, the
-// API server uses the first part of the User-Agent, the name of the program.
+// ownManager returns the field manager of kube-controller-manager in this program. A request that
+// names no field manager gets the first part of its User-Agent, which is the name of the program.
 func ownManager() string {
 	name, _, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
 	return name

@@ -23,11 +23,11 @@ const (
 
 var restoreBackoff = backoff.Backoff{Min: 30 * time.Second, Max: lossPeriod / 2}
 
-// restoreDelay returns why a missing object is not created now; empty: it is created. The first
-// losses are accidents. An object that disappears again and again is deleted on purpose: by the
-// garbage collector, because the owner of the object does not exist, or by a controller that has
-// finished its work with the object. Without the delay the add-on would create the object again for
-// ever, unnoticed.
+// restoreDelay returns the reason if a missing object is not created now, otherwise an empty
+// string. The first losses can be accidents. An object that disappears again and again is deleted
+// on purpose: by the garbage collector, because the owner of the object does not exist, or by a
+// controller that has finished its work with the object. Without the delay the add-on would create
+// the object again for ever, unnoticed.
 func (k *reconciler) restoreDelay(o Object, now time.Time) string {
 	if !k.isLost(o) {
 		delete(k.losses, o.key())

@@ -18,7 +18,7 @@ const recordLabel = "orlop.dev/addon-record"
 
 // Record is the stored state of an add-on beyond its document and its objects.
 type Record struct {
-	// all objects that it may have created and that still exist
+	// all objects that the add-on may have created and that still exist
 	Inventory []Item `json:"inventory"`
 	// the machine of the documents that were applied last
 	Node string `json:"node"`

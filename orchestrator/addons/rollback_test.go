@@ -63,7 +63,7 @@ func TestRollback(t *testing.T) {
 	r.setManifests("a", bad)
 	r.runFor(20 * time.Minute)
 	if !r.has("a", "Pod", "never", "") || r.m.states["a"].state.Phase != Applying {
-		t.Fatalf("the first manifests have nothing to go back to: %s", r.m.detail())
+		t.Fatalf("the first manifests were rolled back, or are not applied: %s", r.m.detail())
 	}
 	r.setManifests("a", good)
 	r.runFor(2 * maxBackoff)
@@ -71,24 +71,24 @@ func TestRollback(t *testing.T) {
 		t.Fatal(r.m.detail())
 	}
 	if s, err := r.client.CoreV1().Secrets(Namespace).Get(t.Context(), "a", metav1.GetOptions{}); err != nil || s.Annotations[storedDigest] != r.m.wanted["a"].Digest {
-		t.Fatalf("nothing is kept: %v, %v", s, err)
+		t.Fatalf("the healthy manifests are not stored: %v, %v", s, err)
 	}
 
 	r.setManifests("a", bad)
 	r.runFor(4 * time.Minute)
 	if !r.has("a", "ConfigMap", "c", "two") || !r.has("a", "Pod", "never", "") {
-		t.Fatalf("its time is not over: %s", r.m.detail())
+		t.Fatalf("rolled back before the time limit, or not applied: %s", r.m.detail())
 	}
 	r.now = r.now.Add(time.Hour) // no pass was made
 	r.runFor(maxBackoff)
 	if !r.has("a", "Pod", "never", "") {
-		t.Fatal("time without a look counted")
+		t.Fatal("the time without a pass counted toward the limit")
 	}
 	back := func(when string) {
 		t.Helper()
 		r.runFor(2 * time.Minute)
 		if !r.has("a", "ConfigMap", "c", "one") || r.has("a", "Pod", "never", "") {
-			t.Errorf("%s: did not go back: %s", when, r.m.detail())
+			t.Errorf("%s: not rolled back: %s", when, r.m.detail())
 		}
 		for _, want := range []string{"1 of 2 add-ons are ready; a: Failed, 1 of 1 objects healthy: its manifests ", " did not become healthy in time (Pod default/never: is not ready yet), and the previous manifests are restored"} {
 			if !strings.Contains(r.m.detail(), want) {
@@ -96,11 +96,11 @@ func TestRollback(t *testing.T) {
 			}
 		}
 	}
-	back("in time")
+	back("after the time limit")
 	r.m.states = map[string]*addonState{"a": r.fresh("a"), "b": r.fresh("b")}
-	back("and others lead")
+	back("after a change of the leader")
 	delete(r.fakes["a"].objects, key{"", "ConfigMap", "default", "c"})
-	back("healed")
+	back("after the loss of an object")
 
 	m := r.record("a")
 	m.Annotations = map[string]string{retryAnnotation: "now"}
@@ -109,38 +109,38 @@ func TestRollback(t *testing.T) {
 	}
 	r.runFor(maxBackoff)
 	if !r.has("a", "Pod", "never", "") || !r.has("a", "ConfigMap", "c", "two") {
-		t.Errorf("not tried again: %s", r.m.detail())
+		t.Errorf("no second trial: %s", r.m.detail())
 	}
 	if m := r.record("a"); len(m.Annotations) > 0 {
-		t.Errorf("it would be tried for ever: %v", m.Annotations)
+		t.Errorf("the annotation that requests a trial stays: %v", m.Annotations)
 	}
 	r.runFor(5 * time.Minute)
-	back("the second time")
+	back("after the second trial")
 
 	better := strings.Replace(good, "one", "three", 1)
 	r.setManifests("a", better)
 	r.runFor(maxBackoff)
 	if !strings.Contains(r.m.detail(), "all objects are healthy, and must stay so for another ") {
-		t.Errorf("it is believed at once: %s", r.m.detail())
+		t.Errorf("reported as healthy before healthyPeriod: %s", r.m.detail())
 	}
 	r.runFor(healthyPeriod + maxBackoff)
 	if !r.has("a", "ConfigMap", "c", "three") || r.m.detail() != "2 of 2 add-ons are ready" {
-		t.Errorf("others: %s", r.m.detail())
+		t.Errorf("other manifests: %s", r.m.detail())
 	}
 	if strings.Contains(r.record("a").Data[fieldRecord], "withdrawn") {
-		t.Errorf("what was withdrawn stays in the record: %s", r.record("a").Data[fieldRecord])
+		t.Errorf("the record still has the manifests that were rolled back: %s", r.record("a").Data[fieldRecord])
 	}
 	r.m.all[0].Within = 0
 	r.setManifests("a", bad)
 	r.runFor(time.Hour)
 	if !r.has("a", "Pod", "never", "") {
-		t.Error("went back, and should never")
+		t.Error("rolled back although the document sets no time limit")
 	}
 
 	r.m.all = r.m.all[1:]
 	r.runFor(2 * time.Minute)
 	if _, err := r.client.CoreV1().Secrets(Namespace).Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the add-on is gone, what was kept of it is not: %v", err)
+		t.Errorf("the stored manifests of the removed add-on still exist: %v", err)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestNoPreviousManifests(t *testing.T) {
 	r.setManifests("a", bad)
 	r.runFor(5 * time.Minute)
 	if r.has("a", "Pod", "never", "") || !r.has("a", "ConfigMap", "c", "one") {
-		t.Fatalf("did not go back: %s", r.m.detail())
+		t.Fatalf("not rolled back: %s", r.m.detail())
 	}
 	var refuse error
 	r.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return refuse != nil, nil, refuse })
@@ -173,7 +173,7 @@ func TestNoPreviousManifests(t *testing.T) {
 		}
 	}
 	if !r.has("a", "ConfigMap", "c", "one") || !r.has("b", "ConfigMap", "b", "") {
-		t.Error("what was healthy was touched, or another add-on was not healed")
+		t.Error("a healthy object was changed, or a lost object of another add-on was not restored")
 	}
 	refuse = nil
 	r.runFor(2 * time.Minute)
@@ -190,16 +190,16 @@ func TestNoPreviousManifests(t *testing.T) {
 	}
 	r.runFor(2 * reapplyInterval)
 	if !strings.Contains(r.m.detail(), "does not contain the manifests that were healthy") || r.has("a", "Pod", "never", "") {
-		t.Errorf("what somebody else put there is believed: %s", r.m.detail())
+		t.Errorf("forged manifests are used: %s", r.m.detail())
 	}
 	r.m.all[0].Rights.NamespaceAdmin = true
 	r.runFor(maxBackoff)
 	if !r.has("a", "Pod", "never", "") {
-		t.Errorf("other rights, and it is not tried again: %s", r.m.detail())
+		t.Errorf("no trial after a change of the rights: %s", r.m.detail())
 	}
 }
 
-// TestFailedHookRunsAgain checks that a failed hook runs once for each trial of the manifests.
+// TestFailedHookRunsAgain checks that a failed hook runs again in each trial of the manifests.
 func TestFailedHookRunsAgain(t *testing.T) {
 	s := newSite(t)
 	s.canRollBack = true
@@ -213,13 +213,13 @@ func TestFailedHookRunsAgain(t *testing.T) {
 		_ = unstructured.SetNestedSlice(job.Object, []any{map[string]any{"type": "Failed", "status": "True"}}, "status", "conditions")
 	}
 	fail()
-	s.expect("it has failed", "", 1, 0)
+	s.expect("the hook has failed", "", 1, 0)
 	s.record.Running, s.record.Done = "", nil // the beginning of another trial
-	s.expect("another try", "delete Job web/migrate", 0, 1)
-	s.expect("another try", "apply Job web/migrate", 0, 1)
+	s.expect("another trial deletes the failed hook", "delete Job web/migrate", 0, 1)
+	s.expect("another trial runs the hook again", "apply Job web/migrate", 0, 1)
 	fail()
-	s.expect("it has failed again", "", 1, 0)
-	s.expect("it stays", "", 1, 0)
+	s.expect("the hook has failed again", "", 1, 0)
+	s.expect("the failed hook does not run again", "", 1, 0)
 }
 
 // fresh returns the state in a process that has just started.
@@ -250,7 +250,8 @@ func TestStoredManifests(t *testing.T) {
 	}
 }
 
-// TestJudgeTrial checks the meaning of a pass for the manifests as a whole.
+// TestJudgeTrial checks when a trial counts the manifests as healthy, and when the time of the
+// trial is over.
 func TestJudgeTrial(t *testing.T) {
 	waits := outcome{waits: []string{"w"}}
 	for _, c := range []struct {
@@ -263,12 +264,12 @@ func TestJudgeTrial(t *testing.T) {
 	}{
 		{"healthy", "new", Wanted{Digest: "new"}, outcome{}, time.Minute, true, false},
 		{"was healthy once", "new", Wanted{Digest: "new"}, waits, time.Minute, false, false},
-		{"the first", "", Wanted{Digest: "new"}, waits, time.Minute, false, false},
-		{"refused as a whole", "old", Wanted{Digest: "new", Refused: []string{"r"}}, waits, time.Minute, false, false},
-		{"never", "old", Wanted{Digest: "new"}, waits, 0, false, false},
-		{"not yet", "old", Wanted{Digest: "new"}, waits, time.Hour, false, false},
-		{"only the ones before are left", "old", Wanted{Digest: "new"}, outcome{waits: []string{"w"}, complete: true}, time.Minute, false, false},
-		{"over", "old", Wanted{Digest: "new"}, waits, time.Minute, false, true},
+		{"the first manifests", "", Wanted{Digest: "new"}, waits, time.Minute, false, false},
+		{"manifests that are rejected as a whole", "old", Wanted{Digest: "new", Refused: []string{"r"}}, waits, time.Minute, false, false},
+		{"no time limit", "old", Wanted{Digest: "new"}, waits, 0, false, false},
+		{"before the time limit", "old", Wanted{Digest: "new"}, waits, time.Hour, false, false},
+		{"only former objects are left to delete", "old", Wanted{Digest: "new"}, outcome{waits: []string{"w"}, complete: true}, time.Minute, false, false},
+		{"after the time limit", "old", Wanted{Digest: "new"}, waits, time.Minute, false, true},
 	} {
 		k := reconciler{}
 		var healthy, over bool

@@ -13,7 +13,7 @@ import (
 // ended sets the condition of a Job.
 func ended(o *unstructured.Unstructured, condition string) {
 	conditions := []any{map[string]any{"type": condition, "status": "True", "message": "too often"}}
-	// an object accepts this field
+	// never fails for this object
 	_ = unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions")
 }
 
@@ -44,11 +44,11 @@ func TestOnce(t *testing.T) {
 	s.expect("both run", "apply Job web/lasting; apply Job web/migrate", 0, 0)
 	delete(s.objects, at("migrate"))
 	delete(s.objects, at("lasting"))
-	s.expect("the one that goes by itself does not run again", "apply Job web/lasting", 0, 0)
+	s.expect("the Job that Kubernetes has deleted does not run again", "apply Job web/lasting", 0, 0)
 	s.applied = map[key]appliedObject{} // another machine becomes the leader
-	s.expect("nor by another machine", "apply Job web/lasting", 0, 0)
+	s.expect("another machine does not run it either", "apply Job web/lasting", 0, 0)
 	s.now = s.now.Add(reapplyInterval)
-	s.expect("nor after long", "apply Job web/lasting", 0, 0)
+	s.expect("it does not run after reapplyInterval either", "apply Job web/lasting", 0, 0)
 
 	s.addon.Manifests = []string{job("migrate", "two", "") + "---" + lasting}
 	s.asleep["Job web/migrate"] = true
@@ -57,17 +57,17 @@ func TestOnce(t *testing.T) {
 	s.expect("it fails", "", 1, 0)
 	delete(s.objects, at("migrate"))
 	if done, out := s.run(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is deleted and not created again") {
-		t.Errorf("failed and gone: %q, %q", done, out.problems)
+		t.Errorf("a failed Job after its deletion: %q, %q", done, out.problems)
 	}
 
 	s.addon.Manifests = []string{lasting}
 	s.expect("no longer wanted", "", 0, 0)
 	if len(s.record.Ran) != 0 {
-		t.Errorf("the record keeps %+v", s.record.Ran)
+		t.Errorf("the record contains %+v", s.record.Ran)
 	}
 	delete(s.asleep, "Job web/migrate")
 	s.addon.Manifests = []string{job("migrate", "two", "")}
-	s.expect("wanted again, it runs", "apply Job web/migrate; delete Job web/lasting", 0, 1)
+	s.expect("a Job with a new text runs", "apply Job web/migrate; delete Job web/lasting", 0, 1)
 }
 
 // TestHookOnce checks that a hook which disappears before a pass has seen its end counts as run,
@@ -80,10 +80,10 @@ func TestHookOnce(t *testing.T) {
 	s.addon.Manifests = []string{job("before", "one", hook) + settings}
 	s.expect("the hook runs", "apply Job web/before", 0, 1)
 	delete(s.objects, key{"batch", "Job", "web", "before"})
-	s.expect("its end was not seen", "apply ConfigMap web/settings", 0, 0)
-	s.expect("nothing is left", "", 0, 0)
+	s.expect("the hook disappears before its end was seen", "apply ConfigMap web/settings", 0, 0)
+	s.expect("no operation is left", "", 0, 0)
 	s.addon.Manifests[0] += "\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: more}}"
-	s.expect("it runs again for other manifests", "apply Job web/before", 0, 1)
+	s.expect("the hook runs again for other manifests", "apply Job web/before", 0, 1)
 }
 
 // TestApplyOnce checks that an object with the annotation is applied once for each text, and left
@@ -94,11 +94,11 @@ func TestApplyOnce(t *testing.T) {
 		return "{apiVersion: v1, kind: ConfigMap, metadata: {name: seed, annotations: {orlop.dev/addon-apply: once}}, data: {text: " + text + "}}"
 	}
 	s.addon.Manifests = []string{seed("one")}
-	s.expect("it is made", "apply ConfigMap web/seed", 0, 0)
+	s.expect("the object is created", "apply ConfigMap web/seed", 0, 0)
 	s.objects[key{"", "ConfigMap", "web", "seed"}].SetResourceVersion("changed by others")
-	s.expect("it is left alone", "", 0, 0)
+	s.expect("a changed object is left alone", "", 0, 0)
 	delete(s.objects, key{"", "ConfigMap", "web", "seed"})
-	s.expect("gone it stays", "", 0, 0)
+	s.expect("a deleted object is not created again", "", 0, 0)
 	s.addon.Manifests = []string{seed("two")}
 	s.expect("another text is applied", "apply ConfigMap web/seed", 0, 0)
 }
@@ -109,14 +109,14 @@ func TestPodOnce(t *testing.T) {
 	s := newSite(t)
 	at := key{"", "Pod", "web", "task"}
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: Pod, metadata: {name: task}, spec: {restartPolicy: Never}}"}
-	s.expect("it is made", "apply Pod web/task", 0, 1)
+	s.expect("the object is created", "apply Pod web/task", 0, 1)
 	delete(s.objects, at)
-	s.expect("deleted while it ran", "apply Pod web/task", 0, 1)
-	// an object accepts this field
+	s.expect("the Pod was deleted before its end", "apply Pod web/task", 0, 1)
+	// never fails for this object
 	_ = unstructured.SetNestedField(s.objects[at].Object, "Succeeded", "status", "phase")
-	s.expect("it has ended", "", 0, 0)
+	s.expect("the Pod has ended", "", 0, 0)
 	delete(s.objects, at)
-	s.expect("ended and gone", "", 0, 0)
+	s.expect("the deleted Pod that has ended is not created again", "", 0, 0)
 }
 
 // TestEnds checks the objects that Kubernetes deletes by itself: when one is gone, it is not
@@ -138,7 +138,7 @@ func TestEnds(t *testing.T) {
 		{"a request that was answered", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{certificate: aGk=, conditions: [{type: Approved, status: 'True'}]}", "", ""},
 		{"a request that was denied", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{conditions: [{type: Denied, status: 'True', message: unknown name}]}",
 			"was denied: unknown name", "was denied: unknown name; it is deleted and not created again"},
-		{"a request that nobody has approved", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{}", "is not approved yet", "is not approved yet; it is deleted and not created again"},
+		{"a request that is not approved", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{}", "is not approved yet", "is not approved yet; it is deleted and not created again"},
 		{"a request without a signer", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{conditions: [{type: Approved, status: 'True'}]}",
 			"is approved, and not signed yet", "is approved, and not signed yet; it is deleted"},
 		{"a request of a pod", "certificates.k8s.io/v1", "PodCertificateRequest", "spec: {}", "{conditions: [{type: Issued, status: 'True'}]}", "", ""},
@@ -165,10 +165,10 @@ func TestEnds(t *testing.T) {
 		s.applied = map[key]appliedObject{} // another machine becomes the leader
 		done, out := s.run()
 		if again := done == "apply "+item.String(); again != (c.gone == "again") || !again && done != "" {
-			t.Errorf("%s: when it is gone: %q", c.name, done)
+			t.Errorf("%s: after its deletion: %q", c.name, done)
 		}
 		if got := strings.Join(out.problems, "; "); c.gone != "again" && (got == "") != (c.gone == "") || c.gone != "again" && !strings.Contains(got, c.gone) {
-			t.Errorf("%s: when it is gone: %q, want %q", c.name, got, c.gone)
+			t.Errorf("%s: after its deletion: %q, want %q", c.name, got, c.gone)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestLosses(t *testing.T) {
 		return []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: lost}, data: {a: " + value + "}}"}
 	}
 	s.addon.Manifests = text("one")
-	s.expect("it is made", "apply ConfigMap web/lost", 0, 0)
+	s.expect("the object is created", "apply ConfigMap web/lost", 0, 0)
 	created, waited := 0, ""
 	for range 6 * 60 * 8 { // eight hours
 		delete(s.objects, at)
@@ -193,10 +193,10 @@ func TestLosses(t *testing.T) {
 		waited += strings.Join(out.waits, "")
 	}
 	if created < 15 || created > 25 {
-		t.Errorf("it was created %d times in eight hours", created)
+		t.Errorf("the object was created %d times in eight hours", created)
 	}
 	if want := "ConfigMap web/lost: others have deleted it 6 times in a row; it is created again in 20s; the annotation orlop.dev/addon-apply: once leaves it deleted"; !strings.Contains(waited, want) {
-		t.Errorf("it does not say %q in %.300q", want, waited)
+		t.Errorf("%q is not in %.300q", want, waited)
 	}
 	s.addon.Manifests = text("two")
 	s.expect("another text", "apply ConfigMap web/lost", 0, 0)
@@ -211,7 +211,7 @@ func TestLosses(t *testing.T) {
 func TestRefusedRepair(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: lost}}"}
-	s.expect("it is made", "apply ConfigMap web/lost", 0, 0)
+	s.expect("the object is created", "apply ConfigMap web/lost", 0, 0)
 	delete(s.objects, key{"", "ConfigMap", "web", "lost"})
 	s.refused["ConfigMap web/lost"] = apierrors.NewBadRequest("denied")
 	for range 4 * freeLosses {
@@ -240,7 +240,7 @@ func TestFailureWhileDeleted(t *testing.T) {
 	s.expect("its pods are deleted first", "", 0, 1)
 	delete(s.objects, at)
 	if done, out := s.run(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is deleted and not created again") {
-		t.Errorf("failed and gone: %q, %q", done, out.problems)
+		t.Errorf("a failed Job after its deletion: %q, %q", done, out.problems)
 	}
 }
 

@@ -241,51 +241,51 @@ func TestLife(t *testing.T) {
 	}
 	s.expect("namespaces, then definitions", "apply Namespace web; apply CustomResourceDefinition sites.web.example.com", 0, 1)
 	s.wake("CustomResourceDefinition sites.web.example.com")
-	s.expect("hooks before by weight", "apply ServiceAccount web/migrate; apply Job web/migrate", 0, 1)
+	s.expect("the hooks before the install, by weight", "apply ServiceAccount web/migrate; apply Job web/migrate", 0, 1)
 	s.wake("Job web/migrate")
 	s.expect("everything else; the claim waits", "apply ConfigMap web/settings; apply PersistentVolumeClaim web/data; apply Deployment web/web; "+
 		"apply Site web/home; apply ValidatingWebhookConfiguration web", 0, 2)
 	claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]
 	_ = unstructured.SetNestedField(claim.Object, "Bound", "status", "phase")
 	s.wake("Deployment web/web")
-	s.expect("hooks after", "apply Job web/welcome", 0, 0)
-	s.expect("nothing is left", "", 0, 0)
+	s.expect("the hooks after the install", "apply Job web/welcome", 0, 0)
+	s.expect("no operation is left", "", 0, 0)
 
 	delete(s.objects, key{"", "ConfigMap", "web", "settings"})
 	// as by its ttlSecondsAfterFinished
 	delete(s.objects, key{"batch", "Job", "web", "migrate"})
 	s.objects[key{"", "Namespace", "", "web"}].SetResourceVersion("other")
-	s.expect("what is lost comes back, hooks do not run again", "apply Namespace web; apply ConfigMap web/settings", 0, 0)
+	s.expect("lost objects are created again, hooks do not run again", "apply Namespace web; apply ConfigMap web/settings", 0, 0)
 	s.now = s.now.Add(reapplyInterval)
 	if done, _ := s.run(); strings.Count(done, "apply") != 7 {
-		t.Errorf("after a while all is applied again: %s", done)
+		t.Errorf("after reapplyInterval: %s; want 7 objects applied again", done)
 	}
 
 	s.addon.Manifests = []string{strings.NewReplacer("name: settings", "name: options", "{replicas: 1}", "{replicas: 1, paused: true}").Replace(chart)}
 	s.expect("hooks run again for another text", "delete ServiceAccount web/migrate", 0, 1)
-	s.expect("in their order", "apply ServiceAccount web/migrate; apply Job web/migrate; apply ConfigMap web/options; apply Deployment web/web; "+
+	s.expect("the hooks run in their order", "apply ServiceAccount web/migrate; apply Job web/migrate; apply ConfigMap web/options; apply Deployment web/web; "+
 		"delete ConfigMap web/settings", 0, 1)
-	s.expect("what is no longer wanted has gone", "", 0, 0)
+	s.expect("the unwanted objects are deleted", "", 0, 0)
 	if s.record.Finished != Read(s.addon, nil, known).Digest || len(s.record.Inventory) != 10 {
 		t.Errorf("record %+v", s.record)
 	}
 
 	s.addon.Manifests = nil
 	s.stuck["Site web/home"] = true
-	s.expect("resources go first", "delete Site web/home", 0, 1)
-	s.expect("and are waited for", "", 0, 1)
+	s.expect("custom resources are deleted first", "delete Site web/home", 0, 1)
+	s.expect("the other deletions wait for them", "", 0, 1)
 	delete(s.objects, key{"web.example.com", "Site", "web", "home"})
 	s.objects[key{"web.example.com", "Site", "web", "foreign"}] = &unstructured.Unstructured{Object: map[string]any{}}
 	s.expect("then webhooks", "delete ValidatingWebhookConfiguration web", 0, 1)
-	s.expect("then the rest in reverse", "delete Job web/welcome; delete Job web/migrate; delete Deployment web/web; delete ConfigMap web/options; "+
+	s.expect("then the other objects in the reverse order", "delete Job web/welcome; delete Job web/migrate; delete Deployment web/web; delete ConfigMap web/options; "+
 		"delete ServiceAccount web/migrate", 0, 5)
-	s.expect("data stay", "", 0, 0)
+	s.expect("objects with data stay", "", 0, 0)
 	var kept []string
 	for _, k := range s.record.Orphaned {
 		kept = append(kept, k.Object)
 	}
 	if want := []string{"PersistentVolumeClaim web/data", "Namespace web", "CustomResourceDefinition sites.web.example.com"}; !slices.Equal(kept, want) || len(s.record.Inventory) > 0 {
-		t.Errorf("kept %q, want %q; inventory %v", kept, want, s.record.Inventory)
+		t.Errorf("orphaned %q, want %q; inventory %v", kept, want, s.record.Inventory)
 	}
 }
 
@@ -331,15 +331,15 @@ metadata: {name: again, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
 		}
 	}
 	if strings.Count(all, "delete") != 1 || !strings.Contains(all, "delete ConfigMap web/again") {
-		t.Errorf("did %s", all)
+		t.Errorf("operations %s; want a single delete, of ConfigMap web/again", all)
 	}
 	if claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]; claim.GetAnnotations()["text"] != "two" {
-		t.Errorf("the claim is not what it should be now: %v", claim.GetAnnotations())
+		t.Errorf("the claim was not applied with its new text: %v", claim.GetAnnotations())
 	}
 }
 
-// TestClaimOfHook checks that a hook that is a claim does not prevent the application of its
-// consumer, for which many classes wait.
+// TestClaimOfHook checks that a claim that is a hook does not delay the next hook, which uses the
+// claim. With most classes, a claim becomes bound only after its consumer exists.
 func TestClaimOfHook(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`
@@ -351,7 +351,7 @@ apiVersion: batch/v1
 kind: Job
 metadata: {name: fill, annotations: {helm.sh/hook: pre-install}}
 `}
-	s.expect("the claim and what uses it", "apply PersistentVolumeClaim web/data; apply Job web/fill", 0, 0)
+	s.expect("the claim and its consumer", "apply PersistentVolumeClaim web/data; apply Job web/fill", 0, 0)
 }
 
 // TestRightsPending checks that an object which is rejected because its rights are new does not
@@ -371,8 +371,8 @@ func TestRightsPending(t *testing.T) {
 	}
 }
 
-// TestRefusals checks that nothing is forced, and that a rejected object is reported and does not
-// prevent the application of the others.
+// TestRefusals checks that the add-on does not take over objects of others, and that a rejected
+// object is reported and does not prevent the application of the others.
 func TestRefusals(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`
@@ -418,7 +418,7 @@ metadata: {name: u}
 		`Deployment web/web is refused: deployments.apps "web" is forbidden: not stated`,
 	} {
 		if !slices.Contains(out.problems, want) {
-			t.Errorf("not said: %s\nbut %q", want, out.problems)
+			t.Errorf("missing: %s\nin %q", want, out.problems)
 		}
 	}
 	// The API server may not know a right that was granted a moment ago.
@@ -439,7 +439,8 @@ metadata: {name: u}
 	}
 }
 
-// TestUnavailable checks that the pass ends without an answer, and that no state is lost.
+// TestUnavailable checks that a pass ends with an error if the API server does not answer, and that
+// the record stays complete.
 func TestUnavailable(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}

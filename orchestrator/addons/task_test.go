@@ -45,7 +45,7 @@ func newRow(t *testing.T, names ...string) *row {
 		r.m.states[name] = &addonState{reconciler: reconciler{name: name, as: f, remover: f, applied: map[key]appliedObject{}}}
 	}
 	r.client.PrependReactor("*", "configmaps", func(asked clienttesting.Action) (bool, runtime.Object, error) {
-		if writes, ok := asked.(clienttesting.CreateAction); ok { // an update is one, too
+		if writes, ok := asked.(clienttesting.CreateAction); ok { // updates are CreateActions, too
 			if err := r.refused[writes.GetObject().(*corev1.ConfigMap).Name]; err != nil {
 				return true, nil, err
 			}
@@ -79,34 +79,34 @@ func (r *row) record(name string) *corev1.ConfigMap {
 	return m
 }
 
-// TestIndependentAddons rejects the record of one add-on. The others are reconciled all the same,
-// and not again before they are due. Without an answer of the API server the round ends.
+// TestIndependentAddons rejects the record of one add-on. The other add-ons are reconciled
+// nevertheless, and only when they are due. If the API server does not answer, the round ends.
 func TestIndependentAddons(t *testing.T) {
 	r := newRow(t, "a", "b", "c")
 	r.refused["b"] = errors.New("connection refused")
 	did, err := r.round()
 	if did != "a" || !errors.Is(err, errUnavailable) || !r.m.changed {
-		t.Errorf("away: %q, %v; changed %t", did, err, r.m.changed)
+		t.Errorf("the API server does not answer: %q, %v; changed %t", did, err, r.m.changed)
 	}
 	r.refused["b"] = apierrors.NewRequestEntityTooLargeError("too long")
 	did, err = r.round()
 	if did != "a c" || err == nil || errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "record of the add-on b: cannot create: ") || r.m.changed {
-		t.Errorf("refused: %q, %v; changed %t", did, err, r.m.changed)
+		t.Errorf("the record of b is rejected: %q, %v; changed %t", did, err, r.m.changed)
 	}
 	if next := r.m.states["b"].next; next.After(r.now) {
-		t.Errorf("b is due at %v, and not in the next round", next)
+		t.Errorf("b is due at %v, want: in the next round", next)
 	}
 	if len(r.fakes["b"].objects) > 0 {
-		t.Error("b was applied, and is in no inventory")
+		t.Error("b was applied although its record was rejected")
 	}
 	delete(r.refused, "b")
 	if did, err = r.round(); did != "a b c" || err != nil {
-		t.Errorf("taken: %q, %v", did, err)
+		t.Errorf("the record of b is accepted: %q, %v", did, err)
 	}
 }
 
-// TestUnreadable checks that a record that cannot be decoded stops only its own add-on, and stays
-// as it is, with a document and without.
+// TestUnreadable checks that a record that cannot be decoded stops only its own add-on, and that
+// the record stays as it is, also after the removal of the add-on's document.
 func TestUnreadable(t *testing.T) {
 	r := newRow(t, "a", "b", "c")
 	if did, err := r.round(); did != "a b c" || err != nil {
@@ -145,7 +145,7 @@ func TestUnreadable(t *testing.T) {
 	r.m.all = all
 	write(whole)
 	if did, err := r.round(); did != "a b c" || err != nil || r.m.detail() != "3 of 3 add-ons are ready" {
-		t.Errorf("put right: %q, %v: %s", did, err, r.m.detail())
+		t.Errorf("after the repair of the record: %q, %v: %s", did, err, r.m.detail())
 	}
 }
 
@@ -168,7 +168,7 @@ func TestMaxObjects(t *testing.T) {
 	}
 	var r Record
 	if size := r.maxSize(Union(nil, w.Objects), w.Objects); size > maxRecord {
-		t.Errorf("the record has %d bytes, it may have %d", size, maxRecord)
+		t.Errorf("the record has %d bytes, the limit is %d", size, maxRecord)
 	}
 	r.Inventory = Union(nil, w.Objects)
 	much := make([]string, maxObjects)
@@ -184,7 +184,7 @@ func TestMaxObjects(t *testing.T) {
 		size += len(value)
 	}
 	if size > corev1.MaxSecretSize { // the limit of a ConfigMap, too (ValidateConfigMap)
-		t.Errorf("the ConfigMap has %d bytes, %d are taken", size, corev1.MaxSecretSize)
+		t.Errorf("the ConfigMap has %d bytes, the limit is %d", size, corev1.MaxSecretSize)
 	}
 	if got := m.Data[fieldNotes]; !strings.HasSuffix(got, "\nand 847 more") {
 		t.Errorf("the notes end with %q", got[len(got)-20:])
@@ -195,8 +195,8 @@ func TestMaxObjects(t *testing.T) {
 	}
 }
 
-// TestMaxRecord checks that objects which would not fit into the record beside the present entries
-// are reported before any is created, and that the present objects can be deleted.
+// TestMaxRecord checks that objects for which the record has no space are reported before any of
+// them is created, and that the present objects can be deleted.
 func TestMaxRecord(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}
@@ -233,10 +233,10 @@ func TestNamespaceIsGone(t *testing.T) {
 		}
 	}
 	if did := r.fakes["a"].done; len(did) > 0 {
-		t.Errorf("did %q, to which nobody has the right", did)
+		t.Errorf("operations in a deleted namespace: %q", did)
 	}
 	if _, err := r.client.CoreV1().ConfigMaps(Namespace).Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the add-on is not forgotten: %v", err)
+		t.Errorf("the record of the add-on still exists: %v", err)
 	}
 }
 

@@ -1,7 +1,7 @@
-// Package apivip has a single control-plane machine at a time hold a virtual address of the
-// cluster's API (Cluster.spec.virtualAddresses) and answer for it by ARP and NDP (package
-// neighbor). The API server of that machine is ready; when it is no longer ready, another machine
-// takes the address within 5 seconds.
+// Package apivip lets one control-plane machine at a time hold a virtual address of the cluster's
+// API (Cluster.spec.virtualAddresses) and answer ARP and NDP requests for this address (package
+// neighbor). The holder is a machine with a ready API server. When that API server is no longer
+// ready, another machine takes the address within 5 seconds.
 //
 // state.go decides whether this machine holds the address, from the claims on the link and the
 // readiness of the API servers. servers.go derives the readiness from the answers to probes. Both

@@ -51,7 +51,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 		ControlPlanes: planes, VirtualAddresses: []netip.Addr{vip4, vip6},
 	})
 	s.Do(func() {
-		// as on every node of a cluster
+		// as on every node
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
@@ -110,7 +110,7 @@ func (all stations) until(t *testing.T, what string, so func() bool) {
 			for _, s := range all {
 				t.Logf("%s: %s", s.name, s.says)
 			}
-			t.Fatalf("in vain: %s", what)
+			t.Fatalf("this did not happen: %s", what)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func TestKernel(t *testing.T) {
 					if err != nil {
 						t.Logf("%s: %v", p.name, err)
 					} else if who != want {
-						t.Logf("%s gets to %s", p.name, who)
+						t.Logf("%s reaches %s", p.name, who)
 					}
 					all[p.name+" "+address.String()] = conn
 					return err == nil && who == want
@@ -237,7 +237,7 @@ func TestKernel(t *testing.T) {
 				_, err = conn.Read(make([]byte, 1))
 			}
 			if !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
-				t.Errorf("%s: the connection to the machine that had the address: %v, want it reset", name, err)
+				t.Errorf("%s: a connection to the former holder of the address: %v; want a reset", name, err)
 			}
 		}
 	}
@@ -246,7 +246,7 @@ func TestKernel(t *testing.T) {
 	both.until(t, "a answers", a.answers)
 	first := reach("a")
 	if want := "192.0.2.11 holds 192.0.2.9; 192.0.2.11 holds 2001:db8::9"; b.says != want {
-		t.Errorf("b says %q, want %q", b.says, want)
+		t.Errorf("the status of b is %q, want %q", b.says, want)
 	}
 	a.Do(func() {
 		all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -274,7 +274,7 @@ func TestKernel(t *testing.T) {
 				before := led(t, r)
 				must(t, dropFlows(staleFlows{r, s == b}))
 				if after := led(t, r); s == b && (before == 0 || after != before) || s == a && after != 0 {
-					t.Errorf("%s knew %d connections from %s to its API server, and knows %d", s.name, before, r.from, after)
+					t.Errorf("%s tracked %d connections from %s to its API server, and now %d", s.name, before, r.from, after)
 				}
 			}
 		})
@@ -285,7 +285,7 @@ func TestKernel(t *testing.T) {
 			_, err = io.ReadFull(conn, make([]byte, 1))
 		}
 		if err != nil {
-			t.Errorf("%s: a connection that was made after the move: %v", name, err)
+			t.Errorf("%s: a connection that is newer than the move: %v", name, err)
 		}
 	}
 
@@ -293,7 +293,7 @@ func TestKernel(t *testing.T) {
 	since = time.Now()
 	both.until(t, "time passes", func() bool { return time.Since(since) > 2*silence })
 	if a.answers() || !b.answers() {
-		t.Errorf("the address did not stay where it was: a says %q, b %q", a.says, b.says)
+		t.Errorf("the address has moved: the status of a is %q, that of b %q", a.says, b.says)
 	}
 
 	port, err := netlink.LinkByName("b")
@@ -301,7 +301,7 @@ func TestKernel(t *testing.T) {
 	must(t, netlink.LinkSetDown(port))
 	both.until(t, "a answers, because the link of b is down", a.answers)
 	must(t, netlink.LinkSetUp(port))
-	both.until(t, "b hears of it", func() bool { return strings.Contains(b.says, "192.0.2.11 holds 192.0.2.9") })
+	both.until(t, "b receives the announcement of a", func() bool { return strings.Contains(b.says, "192.0.2.11 holds 192.0.2.9") })
 	ended(second)
 	reach("a")
 
@@ -314,14 +314,15 @@ func TestKernel(t *testing.T) {
 			must(t, err)
 			for _, table := range tables {
 				if table.Name == tableName {
-					t.Errorf("%s has left its redirects", s.name)
+					t.Errorf("%s has redirects after its end", s.name)
 				}
 			}
 		})
 	}
 }
 
-// led counts the connections that the kernel redirects to the API server of this machine.
+// led returns the number of tracked connections that the kernel redirects to the API server of this
+// machine.
 func led(t *testing.T, r redirect) (count int) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)

@@ -59,7 +59,7 @@ type agent struct {
 	servers map[netip.Addr]APIServer              // by the addresses of the control-plane machines
 	states  map[netip.Addr]State                  // by virtual address
 	claims  map[netip.Addr][]neighbor.SeenAddress // since the last step
-	// control-plane machines, as far as they were resolved
+	// the IP addresses of control-plane machines, as far as they are known
 	machines  map[neighbor.MAC]netip.Addr
 	redirects []redirect // in the kernel
 	nextWrite time.Time  // time of the next write after a failure
@@ -131,7 +131,7 @@ func (a *agent) run(ctx context.Context, probe func(context.Context, string) hea
 		case f := <-a.ports.Failed:
 			klog.Infof("%s: %v", Name, f.Err)
 			a.ports.Drop(f)
-			continue // a later step reopens the socket: now the link may be disappearing
+			continue // a later step reopens the socket; the link may be disappearing now
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil

@@ -14,17 +14,17 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). All machines step at the same moment, and
-// know at once which API servers they reach are ready.
+// TestScripts runs testdata/*.txt (package scripttest). All machines perform their steps at the
+// same moment. A machine knows at once which of the API servers that it can reach are ready.
 //
-// The output of `run` and `see` has a letter for each step of a machine, 200 ms apart: "." it
-// listens, "?" it probes the link, "A" it announces the address, "a" it holds the address, and "_"
-// it does not run.
+// The output of `run` and `see` has a letter for each step of a machine, 200 ms apart: "." the
+// machine listens, "?" it probes the link, "A" it announces the address, "a" it holds the address,
+// and "_" it does not run.
 //
-// The argument of `see` is the input of each step of a single machine: "." nothing, "l" and "h"
-// claims of a machine with a lower and a higher hardware address, "x" its API server is not ready,
-// "o" it knows no ready API server, "i" it knows no ready majority, "L" and "H" claims meanwhile,
-// and "_" it stands still.
+// The argument of `see` is the input of each step of a single machine: "." no input, "l" and "h" a
+// claim of a machine with a lower or a higher hardware address, "x" the own API server is not
+// ready, "o" the machine knows no ready API server, "i" it does not know a majority of ready API
+// servers, "L" and "H" like "i" with a claim as for "l" and "h", and "_" the machine is suspended.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *link { return &link{t: t} }, scripttest.Commands[*link]{
 		"see":       (*link).see,       // see TIMELINE [ahead 2]
@@ -35,11 +35,11 @@ func TestScripts(t *testing.T) {
 		"link":      (*link).setLink,   // link a up|down
 		"split":     (*link).split,     // split a | b c: the network is split
 		"heal":      (*link).heal,      // heal
-		"stop":      (*link).stop,      // stop a: it stands still
+		"stop":      (*link).stop,      // stop a: the machine is suspended
 		"continue":  (*link).resume,    // continue a
-		"crash":     (*link).stop,      // crash a: it has no power
-		"start":     (*link).start,     // start a: it starts without state
-		"component": (*link).component, // component a stops|starts: but its API server works
+		"crash":     (*link).stop,      // crash a: the power fails
+		"start":     (*link).start,     // start a: the machine starts without state
+		"component": (*link).component, // component a stops|starts: the API server still works
 	})
 }
 
@@ -67,7 +67,7 @@ func letter(t *testing.T, s State, todo Actions) string {
 	case todo.Announce && s.Active && !todo.Probe:
 		return "A"
 	case todo.Announce:
-		t.Fatalf("%+v although it answers: %t", todo, s.Active)
+		t.Fatalf("%+v although the machine answers (%t)", todo, s.Active)
 	case todo.Probe:
 		return "?"
 	case s.Active:
@@ -127,7 +127,7 @@ func (n *link) find(name string) *scripted {
 // steps reports whether the component of a machine runs.
 func (m *scripted) steps() bool { return m.Running && !m.mute }
 
-// known returns the readiness of the API servers as a machine knows it.
+// known returns the readiness of the API servers that a machine can reach.
 func (n *link) known(m *scripted) (list []netip.Addr, servers map[netip.Addr]APIServer) {
 	servers = map[netip.Addr]APIServer{}
 	for _, o := range n.machines {

@@ -12,7 +12,7 @@ const (
 	// the next probe follows at once.
 	probeInterval    = time.Second
 	ownProbeInterval = 500 * time.Millisecond
-	// timeout is how long an API server may take to answer.
+	// timeout is the time within which an API server must answer a probe.
 	timeout = 900 * time.Millisecond
 	// maxLate is how many consecutive late answers leave a server ready.
 	maxLate = 1

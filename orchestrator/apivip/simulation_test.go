@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/simtest"
 )
 
-// The simulation has control-plane machines on one network that fail and recover in every way, and
-// the code that decides.
+// The simulation runs the code that decides (state.go) on control-plane machines of one network.
+// The machines and the network fail and recover in all ways.
 
 // mode is the behavior of an API server.
 type mode int
@@ -27,10 +27,11 @@ const (
 const (
 	answerTime = 50 * time.Millisecond // the longest time to an answer of a working API server
 
-	// promised is the time after which a machine answers, once a machine is able to.
+	// promised is the longest time without a machine that answers, while a machine is able to
+	// answer.
 	promised = 5 * time.Second
-	// agreed is the time after which at most one of two machines that hear each other answers;
-	// agreedLossy is the same on a network with packet loss.
+	// agreed is the time after which at most one of two machines that hear each other answers.
+	// agreedLossy is the same time on a network with packet loss.
 	agreed      = 3 * time.Second
 	agreedLossy = 8 * time.Second
 )
@@ -46,7 +47,7 @@ type machine struct {
 	servers map[netip.Addr]APIServer
 	claims  []neighbor.MAC
 	changed time.Duration // last stop, start, or change of its link or partition
-	able    time.Duration // it can answer since then
+	able    time.Duration // since when it can answer
 }
 
 func (m *machine) canAnswer() bool { return m.Running && m.Link && m.mode == ready }
@@ -57,7 +58,7 @@ type world struct {
 	machines []*machine
 	bare     []*linktest.Machine // the same
 	list     []netip.Addr
-	troubled time.Duration // machines may not have heard each other until then
+	troubled time.Duration // until then, machines may not have heard each other
 	changed  time.Duration // last change
 	moves    int
 	judged   int // moments at which a machine had to answer
@@ -109,7 +110,7 @@ func (w *world) step(m *machine) {
 		established := w.Clock(&m.Machine).Sub(since) > agreedLossy
 		slept := m.state.lastStep.Sub(stepped) >= silence // others may have taken over
 		if before && able && established && !slept && w.Now-w.troubled > agreedLossy {
-			w.Fail("that is wrong: it could have gone on, and all have heard each other since %v", w.troubled)
+			w.Fail("the machine stopped answering without a reason: all have heard each other since %v", w.troubled)
 		}
 	}
 	for _, other := range w.machines {
@@ -147,9 +148,9 @@ func (w *world) disturb() {
 		stands, back := w.Random.IntN(2) == 0, w.UpTo(20*time.Second)
 		w.Logf("%d: is stopped for %v, its clock stands: %t", m.index, back, stands)
 		w.Stop(&m.Machine, back, stands, func() {
-			w.Logf("%d: goes on", m.index)
+			w.Logf("%d: continues", m.index)
 			m.changed, w.changed, m.able = w.Now, w.Now, w.Now
-			if stands { // it may take the address back
+			if stands { // the machine may take the address again
 				w.troubled = max(w.troubled, w.Now)
 			}
 		})
@@ -179,7 +180,7 @@ func (w *world) disturb() {
 			one.able = w.Now
 		}
 	}
-	// In a partitioned network the others may do as they like.
+	// In a partitioned network the machines of other partitions may also answer.
 	if !linktest.Unpartitioned(w.bare) {
 		w.troubled = time.Hour
 	} else if w.troubled == time.Hour {
@@ -213,7 +214,7 @@ func (w *world) judge() {
 			}
 			w.judged++
 			if !served {
-				w.Fail("that is wrong: nobody answers who can, and %d could since %v", a.index, a.able)
+				w.Fail("no machine answers, although %d could since %v", a.index, a.able)
 			}
 		}
 	}
@@ -227,9 +228,9 @@ func (w *world) settledSince(a, b *machine) time.Duration {
 
 var begin = simtest.Begin()
 
-// TestSimulation checks that within the guaranteed times a machine answers, a single machine where
-// they hear each other, and the same machine as long as it can, for all failures of machines and
-// network.
+// TestSimulation checks the guaranteed times for all failures of machines and network: a machine
+// answers, only one machine answers where the machines hear each other, and the same machine
+// answers as long as it can.
 func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var moves, judged int
@@ -253,6 +254,6 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%d worlds: %d times a machine began to answer or ceased to, %d moments at which one had to", worlds, moves, judged)
 	if moves < 5*worlds || judged < 100*worlds {
-		t.Error("the worlds show too little")
+		t.Error("the worlds contain too few of these cases")
 	}
 }

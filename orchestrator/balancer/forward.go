@@ -17,9 +17,9 @@ const (
 	// connectTimeout bounds the time to connect to a server. It permits a single loss of the first
 	// packet, which costs a second.
 	connectTimeout = 1500 * time.Millisecond
-	// silence is how long sent data or a keep-alive probe may stay unacknowledged before a
-	// connection ends. The probes notice a lost server earlier; this limit is for a server behind
-	// an address that other machines answer, too.
+	// silence is how long sent data or a keep-alive probe may stay unacknowledged before the kernel
+	// ends a connection. The probes of package health usually notice a lost server earlier. This
+	// limit is for a server with an address that other machines also hold.
 	silence = 10 * time.Second
 	// drainTime is how long one direction may continue after a break of the other, for data that
 	// were sent before the break.

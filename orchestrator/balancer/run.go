@@ -26,14 +26,14 @@ const Name = "balancer"
 // about ten.
 const maxOpen = 512
 
-// timeout is how long an API server may take to answer a probe.
+// timeout is the time within which an API server must answer a probe.
 const timeout = 2 * time.Second
 
 // acceptRetry is the delay after a failed accept.
 const acceptRetry = 100 * time.Millisecond
 
-// Components describes the balancer without its Run function. A control plane of a single machine
-// has none.
+// Components describes the balancer without its Run function. If the cluster has a single
+// control-plane machine, that machine has no balancer.
 func Components(spec nodespec.Spec) []component.Component {
 	if _, there := kubeconfig.Balancer(spec); !there {
 		return nil
@@ -85,8 +85,8 @@ func newBalancer(socket *net.TCPListener, caFile string, servers []string, offli
 	}
 }
 
-// newProber probes API servers for readiness. The certificate of each is for the same name,
-// regardless of the address.
+// newProber returns a prober for the readiness of API servers. The certificate of each server is
+// for the same name, regardless of the server's address.
 func newProber(caFile string, dialer *net.Dialer) *health.Prober {
 	return &health.Prober{
 		CAFile: caFile, Name: kubeconfig.Local().Name, Path: "/readyz", Timeout: timeout, Idle: 2 * standbyInterval, Dial: dialer.DialContext,
@@ -189,7 +189,7 @@ func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 		}
 		release, ok := limits.TryAcquire(b.slots)
 		if !ok {
-			_ = client.Close() // no data were accepted from it
+			_ = client.Close() // no data were accepted from the client
 			continue
 		}
 		parts.Go(func() {
@@ -203,7 +203,7 @@ func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 func (b *balancer) serve(ctx context.Context, client *net.TCPConn) {
 	c := b.connect(ctx, client)
 	if c == nil {
-		_ = client.Close() // no data were accepted from it
+		_ = client.Close() // no data were accepted from the client
 		return
 	}
 	end := context.AfterFunc(ctx, c.close)

@@ -86,7 +86,7 @@ func (c cluster) backend(t testing.TB, name string) *backend {
 	return b
 }
 
-// start listens; the second time at the same address.
+// start listens; a second call uses the same address again.
 func (b *backend) start(t testing.TB) {
 	t.Helper()
 	socket, err := net.Listen("tcp", b.address)
@@ -116,7 +116,7 @@ func (b *backend) start(t testing.TB) {
 	})
 }
 
-// stop ends the process: the port is closed, and connections are gone.
+// stop simulates the end of the process: the port is closed, and connections are reset.
 func (b *backend) stop() {
 	b.close()
 	b.mu.Lock()
@@ -175,8 +175,8 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, b.name)
 }
 
-// prefixed is a connection of which the first byte was already read. While it hangs, it reads no
-// data.
+// prefixed is a connection of which the first byte was already read. While its backend hangs, the
+// connection reads no data.
 type prefixed struct {
 	net.Conn
 	first []byte
@@ -241,7 +241,7 @@ func run(t testing.TB, c cluster, prepare func(*balancer), servers ...string) *r
 	return r
 }
 
-// unhurried is the time limit for immediate events, on a busy computer.
+// unhurried is the time limit for events that are immediate except on a busy computer.
 const unhurried = 5 * time.Second
 
 // wait waits for an announcement.
@@ -270,7 +270,8 @@ func (r *running) dial(t testing.TB) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// client returns an HTTP client like those of the node's components, with separate connections.
+// client returns a function that requests the name of the server, with a new HTTP client like those
+// of the node's components.
 func (r *running) client(t testing.TB, c cluster) func() (string, error) {
 	prober := newProber(c.caFile, &net.Dialer{})
 	client, err := prober.Client()
@@ -289,8 +290,8 @@ func (r *running) client(t testing.TB, c cluster) func() (string, error) {
 	}
 }
 
-// TestForward checks transfers of any size, in both directions at a time, and after the client has
-// ended its direction.
+// TestForward checks transfers of several sizes, in both directions at the same time, and that the
+// server's data still arrive after the client has closed its direction.
 func TestForward(t *testing.T) {
 	c := newCluster(t)
 	a := c.backend(t, "a")
@@ -318,7 +319,7 @@ func TestForward(t *testing.T) {
 			})
 			got, err := io.ReadAll(conn)
 			if err != nil || !bytes.Equal(got, data) {
-				t.Errorf("%d bytes: %d came back, %v", size, len(got), err)
+				t.Errorf("%d bytes: %d were returned, %v", size, len(got), err)
 			}
 			sending.Wait()
 		})
@@ -326,7 +327,8 @@ func TestForward(t *testing.T) {
 	all.Wait()
 }
 
-// TestFailover has a client while servers stop, hang, become unready and recover.
+// TestFailover checks the connections of a client while servers stop, hang, become unready and
+// recover.
 func TestFailover(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.backend(t, "a"), c.backend(t, "b")
@@ -352,13 +354,13 @@ func TestFailover(t *testing.T) {
 	begin := time.Now()
 	expect("b", true)
 	if took := time.Since(begin); took > unhurried {
-		t.Errorf("another server after %v", took)
+		t.Errorf("the other server answered after %v", took)
 	}
 	a.start(t)
 	r.wait(t, onA, probeInterval+retryInterval+timeout)
 	expect("b", false) // an open connection stays
 	if who, err := r.client(t, c)(); err != nil || who != "a" {
-		t.Errorf("a new client gets %q, %v; want the server that is preferred, which is back", who, err)
+		t.Errorf("a new client gets %q, %v; want the preferred server, which works again", who, err)
 	}
 	idle := r.dial(t)
 	if _, err := idle.Write([]byte("x")); err != nil {
@@ -372,7 +374,7 @@ func TestFailover(t *testing.T) {
 	hung := time.Now()
 	idle.SetReadDeadline(hung.Add(closed + unhurried))
 	if n, err := idle.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a connection with a server that hangs is open after %v", time.Since(hung))
+		t.Errorf("a connection to a hanging server is still open after %v", time.Since(hung))
 	}
 	t.Logf("closed after %v", time.Since(hung))
 	r.wait(t, onB+"; "+a.address+": does not answer", unhurried)
@@ -386,7 +388,7 @@ func TestFailover(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("a connection stays with a server that is not ready")
+			t.Fatal("a connection to an unready server stays open")
 		}
 	}
 }
@@ -413,7 +415,7 @@ func TestNoServer(t *testing.T) {
 		case message := <-r.said:
 			used = strings.HasPrefix(message, "balancer true API server "+a.address)
 		case <-late:
-			t.Fatalf("a server that came back is not used after %v", retryInterval+unhurried)
+			t.Fatalf("a recovered server is not used after %v", retryInterval+unhurried)
 		}
 	}
 	if who, err := r.client(t, c)(); who != "a" {
@@ -421,8 +423,8 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestNewAuthority checks that servers with a certificate of another CA are used when the file
-// contains it.
+// TestNewAuthority checks that servers with a certificate of a new CA are used as soon as the CA
+// file contains that CA.
 func TestNewAuthority(t *testing.T) {
 	old, young := newCluster(t), newCluster(t)
 	a := young.backend(t, "a")
@@ -433,7 +435,8 @@ func TestNewAuthority(t *testing.T) {
 	r.wait(t, "balancer true API server "+a.address, 5*time.Second)
 }
 
-// TestLimit checks that excess clients are rejected, and that a closed connection makes space.
+// TestLimit checks that excess clients are rejected, and that a new client is accepted after a
+// connection was closed.
 func TestLimit(t *testing.T) {
 	c := newCluster(t)
 	a := c.backend(t, "a")
@@ -452,12 +455,12 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := echo(r.dial(t)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("one too many: %v, want an end at once", err)
+		t.Errorf("a connection beyond the limit: %v, want an end at once", err)
 	}
 	first.Close()
 	for deadline := time.Now().Add(5 * time.Second); echo(r.dial(t)) != nil; {
 		if time.Now().After(deadline) {
-			t.Fatal("there is no room although one has gone")
+			t.Fatal("a client is rejected although a connection was closed")
 		}
 	}
 	if err := echo(second); err != nil {
@@ -475,7 +478,7 @@ func TestStop(t *testing.T) {
 	for i := range 20 {
 		conn := r.dial(t)
 		if i%2 == 0 {
-			if _, err := conn.Write(make([]byte, 1<<20)); err != nil { // and reads nothing
+			if _, err := conn.Write(make([]byte, 1<<20)); err != nil { // the backend reads nothing
 				t.Fatal(err)
 			}
 		}
@@ -483,7 +486,7 @@ func TestStop(t *testing.T) {
 			conn.CloseWrite()
 		}
 		if i%5 == 0 {
-			conn.SetLinger(0) // it is reset
+			conn.SetLinger(0) // Close resets the connection
 			conn.Close()
 		}
 	}
@@ -507,7 +510,7 @@ func TestStop(t *testing.T) {
 	t.Errorf("%d goroutines, %d before:\n%s", after, before, stacks[:runtime.Stack(stacks, true)])
 }
 
-// TestDialer checks that the kernel, too, notices a server that is silently lost.
+// TestDialer checks that the kernel also detects a server that is silently lost.
 func TestDialer(t *testing.T) {
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -532,7 +535,7 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest measures a request and an answer of 1 KiB over an open connection, with and
+// BenchmarkRequest measures a request and its answer, 1 KiB each, over an open connection, with and
 // without the balancer.
 func BenchmarkRequest(b *testing.B) {
 	each(b, func(b *testing.B, conn *net.TCPConn) {
@@ -548,7 +551,7 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
-// BenchmarkThroughput measures the bytes in both directions, with and without the balancer.
+// BenchmarkThroughput measures the throughput in both directions, with and without the balancer.
 func BenchmarkThroughput(b *testing.B) {
 	each(b, func(b *testing.B, conn *net.TCPConn) {
 		data := bytes.Repeat([]byte("x"), 1<<20)
@@ -587,7 +590,7 @@ func each(b *testing.B, do func(*testing.B, *net.TCPConn)) {
 	}
 }
 
-// noOfflineAPI is a missing offline API server.
+// noOfflineAPI is an offline API server that never answers.
 type noOfflineAPI struct{}
 
 func (noOfflineAPI) Address() string { return "" }

@@ -9,8 +9,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/simtest"
 )
 
-// The simulation has servers that fail and recover in every way, clients that connect all the time,
-// and the state that decides.
+// The simulation runs the code that decides (state.go) with servers that fail and recover in all
+// ways, and clients that connect all the time.
 
 // mode is the behavior of a server.
 type mode int
@@ -39,8 +39,8 @@ const (
 type simulated struct {
 	mode  mode
 	since time.Duration // start of the mode
-	well  time.Duration // it works, or does not, since then
-	lost  bool          // its last answer
+	well  time.Duration // since when it works, or does not work
+	lost  bool          // its last answer was lost
 }
 
 // opened is a connection.
@@ -61,9 +61,9 @@ type world struct {
 	steps   int // number of calls of step
 	served  int // connections
 	moved   int // connections that were closed
-	judged  int // connections that had to be with a working server
-	first   int // with a working preferred server
-	away    int // with a failed preferred server
+	judged  int // connections that should have reached a working server
+	first   int // of these, to a working preferred server
+	away    int // of these, while the preferred server had failed
 }
 
 func (w *world) clock() time.Time { return simtest.Begin().Add(w.Now) }
@@ -116,8 +116,8 @@ func (w *world) ask(name string) {
 	})
 }
 
-// connect simulates serve for a client that came at a time, with the remaining servers of its
-// order.
+// connect simulates serve for a client that came at the time came. order lists the servers that
+// were not tried yet.
 func (w *world) connect(came time.Duration, order []string) {
 	if len(order) == 0 {
 		w.Logf("a client of %v gets nothing", came)
@@ -156,9 +156,10 @@ func (w *world) end(c opened) {
 	}
 }
 
-// judge checks the server of a client that came at a time. If nothing has changed for long enough,
-// it must be a working server, if there is one. It must be no other server while the preferred
-// server of the node, such as a control-plane machine's own, has worked for long enough.
+// judge checks the server that a client got, which came at the time came. If no server has changed
+// for long enough, the client must get a working server, if there is one. If the preferred server
+// of the node, such as a control-plane machine's own, has worked for long enough, the client must
+// get that server.
 func (w *world) judge(came time.Duration, got string) {
 	if w.lossy {
 		return
@@ -238,8 +239,8 @@ func (w *world) connectClients() {
 	w.in(w.UpTo(2*time.Second), w.connectClients)
 }
 
-// TestSimulation checks that within the guaranteed times a client gets a working server, and its
-// node's preferred server if that works, for all failures of servers.
+// TestSimulation checks the guaranteed times for all failures of servers: a client gets a working
+// server, and the preferred server of its node if that server works.
 func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var served, moved, judged, first, away int
@@ -257,9 +258,9 @@ func TestSimulation(t *testing.T) {
 		w.Run(2 * time.Minute)
 		served, moved, judged, first, away = served+w.served, moved+w.moved, judged+w.judged, first+w.first, away+w.away
 	}
-	t.Logf("%d worlds: %d connections, %d of them closed for a better server, %d judged: %d with the preferred one, %d without it",
+	t.Logf("%d worlds: %d connections, %d of them closed for a better server, %d judged: %d to the preferred server, %d while it had failed",
 		worlds, served, moved, judged, first, away)
 	if moved == 0 || judged < served/10 || first < judged/10 || away < judged/10 {
-		t.Error("the worlds show too little")
+		t.Error("the worlds contain too few of these cases")
 	}
 }

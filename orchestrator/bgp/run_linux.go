@@ -59,8 +59,8 @@ func Run(ctx context.Context, env component.Env) error {
 	return a.run(ctx, passwords, env.Announce, parts...)
 }
 
-// run runs the sessions, and the parts that set the input of the plan, until ctx is done or a part
-// fails. The unused ports are closed until the sessions have ended.
+// run runs the sessions and the parts, which set the input of the plan, until ctx is done or a part
+// fails. The unused ports stay closed until the sessions have ended.
 func (a *agent) run(ctx context.Context, passwords map[netip.Addr]string, announce component.Announce, parts ...func(context.Context) error) error {
 	// A killed process leaves its rules in the kernel.
 	if err := a.close(nil); err != nil {
@@ -213,7 +213,7 @@ func describe(routes []netip.Prefix, all []nodespec.BGPPeer, states map[netip.Ad
 	return text
 }
 
-// retries is the time until the next attempt to connect.
+// retries is the delay before the next attempt to connect.
 var retries = backoff.Backoff{Min: time.Second, Max: 15 * time.Second}
 
 // sessions keeps a session with each peer until ctx is done.

@@ -40,7 +40,7 @@ func TestEnsure(t *testing.T) {
 		rights string
 	}{
 		{"missing", func() {}, 2, "[get] for r: u"},
-		{"as wanted", func() {}, 0, "[get] for r: u"}, // a policy could forbid even the attempt
+		{"as wanted", func() {}, 0, "[get] for r: u"}, // a policy could forbid an unchanged update
 		{"more is needed", func() {
 			role.Rules[0].Verbs = []string{"get", "list"}
 			binding.Subjects[0].Name = "w"
@@ -90,8 +90,8 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// TestServiceOfOthers checks that a Service of another owner in the place of ours is left as it is,
-// and that the error names the next step.
+// TestServiceOfOthers checks that a Service of another owner with the name of ours is left as it
+// is, and that the error names the next step.
 func TestServiceOfOthers(t *testing.T) {
 	own := dnsService(nodespec.Spec{Network: nodespec.Network{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}})
 	theirs := own.DeepCopy()
@@ -106,8 +106,8 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 }
 
-// TestConflict checks that a Service in the place of ours is reported, that the start continues
-// without ours, and that ours is created when its place is free.
+// TestConflict checks that a conflicting Service of another owner is reported, that the start
+// continues without our Service, and that our Service is created when the conflict has ended.
 func TestConflict(t *testing.T) {
 	own := dnsService(nodespec.Spec{Network: nodespec.Network{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}})
 	theirs, moved, other := own.DeepCopy(), own.DeepCopy(), own.DeepCopy()
@@ -145,7 +145,7 @@ func TestConflict(t *testing.T) {
 			case why := <-told:
 				return why
 			case <-ctx.Done():
-				t.Fatalf("%s: nothing is told", what)
+				t.Fatalf("%s: no report", what)
 				return ""
 			}
 		}
@@ -155,13 +155,13 @@ func TestConflict(t *testing.T) {
 		}
 		if c.there != nil {
 			if why := next(); !strings.Contains(why, c.want) {
-				t.Errorf("%s: told %q, want %q", what, why, c.want)
+				t.Errorf("%s: reported %q, want %q", what, why, c.want)
 			}
 			if err := all.Delete(ctx, c.there.Name, metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if why := next(); why != "" {
-				t.Errorf("%s: told %q when it was over", what, why)
+				t.Errorf("%s: reported %q after the end of the conflict", what, why)
 			}
 		}
 		if have, err := all.Get(ctx, own.Name, metav1.GetOptions{}); err != nil || !ours(have) || have.Spec.ClusterIP != "10.96.0.10" || len(told) > 0 {
@@ -185,8 +185,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestBackoff checks that a start is not delayed, and that a persistent rejection is retried
-// rarely.
+// TestBackoff checks that rejections during a start are retried soon, and that a persistent
+// rejection is retried rarely.
 func TestBackoff(t *testing.T) {
 	var all time.Duration
 	for refusals := range reportAfter {
@@ -233,12 +233,12 @@ func TestLabelPatch(t *testing.T) {
 		tainted bool
 		want    string
 	}{
-		"a new Node":         {nil, nil, false, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`},
-		"as it is":           {labels, nil, false, ``},
-		"tainted as it is":   {labels, []corev1.Taint{other, own}, true, ``},
-		"tainted from now":   {labels, []corev1.Taint{other}, true, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"gpu","value":"1","effect":"NoSchedule"},{"key":"node-role.kubernetes.io/control-plane","effect":"NoSchedule"}]}}`},
-		"not any more":       {labels, []corev1.Taint{own}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[]}}`},
-		"somebody's remains": {labels, []corev1.Taint{own, harder}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"node-role.kubernetes.io/control-plane","effect":"NoExecute"}]}}`},
+		"a new Node":                    {nil, nil, false, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`},
+		"as it is":                      {labels, nil, false, ``},
+		"tainted as it is":              {labels, []corev1.Taint{other, own}, true, ``},
+		"tainted from now":              {labels, []corev1.Taint{other}, true, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"gpu","value":"1","effect":"NoSchedule"},{"key":"node-role.kubernetes.io/control-plane","effect":"NoSchedule"}]}}`},
+		"the taint is no longer wanted": {labels, []corev1.Taint{own}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[]}}`},
+		"a user's taint remains":        {labels, []corev1.Taint{own, harder}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"node-role.kubernetes.io/control-plane","effect":"NoExecute"}]}}`},
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "7", Labels: c.labels}, Spec: corev1.NodeSpec{Taints: c.taints}}
 		if have := string(labelPatch(node, c.tainted)); have != c.want {
@@ -290,6 +290,6 @@ func TestLabelNode(t *testing.T) {
 		t.Error(err)
 	}
 	if len(told) != 3 || !strings.Contains(told[1], "no changes on Fridays") || told[2] != "" {
-		t.Errorf("told %q, want two refusals, and that they are over", told)
+		t.Errorf("reported %q, want two rejections, and then none", told)
 	}
 }

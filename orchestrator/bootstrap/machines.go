@@ -63,8 +63,8 @@ func maintainMachines(ctx context.Context, env component.Env, config *rest.Confi
 	})
 }
 
-// managedMachines are the namespace, the kinds and the rights of machine objects, if claims is
-// true, also the rights and kinds of claims.
+// managedMachines returns the namespace, the kinds and the rights of machine objects. If claims is
+// true, the list also has the rights and kinds of claims.
 func managedMachines(api clientset.Interface, client kubernetes.Interface, version string, claims bool) ([]managed, error) {
 	wanted, err := definitions.All(claims)
 	if err != nil {

@@ -20,9 +20,9 @@ const (
 	metricsPort = 443
 )
 
-// metricsService exists because a registration must name a Service. The API server recognizes the
-// name and calls the server on its own machine (package metrics). The Service has no endpoints, and
-// no other client can reach the server through it.
+// metricsService returns the Service that the registration names, because a registration must name
+// a Service. The API server recognizes the name and calls the server on its own machine (package
+// metrics). The Service has no endpoints, and no other client can reach the server through it.
 func metricsService() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: MetricsService, Namespace: metav1.NamespaceSystem, Labels: map[string]string{LabelOwn: ""}},
@@ -34,7 +34,7 @@ func metricsService() *corev1.Service {
 	}
 }
 
-// metricsAPI is the registration without its CA, which the metrics server itself adds. The
+// metricsAPI returns the registration without its CA, which the metrics server itself adds. The
 // priorities are the same as in upstream's metrics-server.
 func metricsAPI() *apiregistrationv1.APIService {
 	return &apiregistrationv1.APIService{

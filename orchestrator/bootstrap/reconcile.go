@@ -26,16 +26,17 @@ import (
 // missed changes.
 const (
 	// resyncPeriod is the time between two passes without a change. It is long, because a pass
-	// reads some thirty objects, and the watches report every change at once.
+	// reads some thirty objects.
 	resyncPeriod = 10 * time.Minute
 	// firstResync is the time from the start to the first pass. The pass is early, because the
 	// watches miss a deletion before their start.
 	firstResync = 10 * time.Second
 	// conflictPeriod is the time between two passes while another owner's Service has the name or
-	// the address of a Service of this package: no watch reports the end of every conflict.
+	// the address of a Service of this package. The end of a conflict is not always visible to a
+	// watch.
 	conflictPeriod = time.Minute
-	// minBackoff is the time from a change to the pass, so that many changes cause a single pass.
-	// It is also the first delay after a rejection.
+	// minBackoff is the time from a change to the pass. So several changes in this time cause a
+	// single pass. It is also the first delay after a rejection.
 	minBackoff = 500 * time.Millisecond
 	// reopenAfter is the delay after a watch that failed or ended.
 	reopenAfter = 5 * time.Second
@@ -74,7 +75,7 @@ func managedRBAC(client kubernetes.Interface, objects []runtime.Object) []manage
 	for _, object := range objects {
 		m, err := meta.Accessor(object)
 		if err != nil {
-			panic(err) // not for the types of rights
+			panic(err) // never for the types that rights returns
 		}
 		resource := map[bool]string{true: "clusterroles", false: "clusterrolebindings"}
 		_, role := object.(*rbacv1.ClusterRole)

@@ -24,8 +24,8 @@ const (
 	DefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
-// approved is the URL of upstream's API review: the API server requires it of every definition in a
-// group below k8s.io.
+// approved is the URL of upstream's API review. The API server requires the URL in every definition
+// of a group below k8s.io.
 const approved = "https://github.com/kubernetes-csi/external-snapshotter/pull/814"
 
 // localSnapshotClass returns the class of local snapshots: a snapshot is deleted together with its

@@ -44,13 +44,14 @@ type Component struct {
 	Name    string
 	Args    []string // upstream's flags, if the component is an upstream program
 	Files   []File
-	// Run works until ctx is done, then returns nil; any other return ends the process. In a
-	// description that is only printed, Run is nil.
+	// Run works until ctx is done, and then returns nil. If it returns at another time, the process
+	// ends. In a description that is only printed, Run is nil.
 	Run func(ctx context.Context, announce Announce) error
 }
 
-// External is a placeholder for a component that Cluster.spec.external replaces. by names its
-// replacement in a few words. The placeholder reports these words and is always ready.
+// External returns a placeholder for a component that Cluster.spec.external replaces. The argument
+// by describes the replacement in a few words. The placeholder reports these words and is always
+// ready.
 func External(name, by string) Component {
 	return Component{Process: Node, Name: name, Run: func(ctx context.Context, announce Announce) error {
 		announce(name, true, ExternalDetail(by))
@@ -59,7 +60,7 @@ func External(name, by string) Component {
 	}}
 }
 
-// ExternalDetail is the detail of a component that is replaced.
+// ExternalDetail returns the detail that the placeholder of a replaced component reports.
 func ExternalDetail(by string) string { return "does not run: " + by + " (Cluster.spec.external)" }
 
 // String prints the component for users and golden files: name, flags, files with their content.
@@ -117,7 +118,8 @@ func ServingFlags(dir, kubeconfig string, port int) []string {
 	return []string{
 		"--authentication-kubeconfig=" + kubeconfig,
 		"--authorization-kubeconfig=" + kubeconfig,
-		// The CA is in a file, so this server need not get it from the API server before it starts.
+		// The CA is in a file, so this server need not read the CA from the API server before it
+		// starts.
 		"--authentication-skip-lookup=true",
 		"--client-ca-file=" + at(nodespec.CA),
 		"--bind-address=127.0.0.1",
@@ -149,8 +151,8 @@ func JoinPrefixes(prefixes []netip.Prefix) string {
 	return strings.Join(words, ",")
 }
 
-// StrongSuites are the TLS 1.2 cipher suites of every server: forward secret, authenticated
-// encryption. TLS 1.3 has its own list.
+// StrongSuites returns the TLS 1.2 cipher suites of every server. All have forward secrecy and
+// authenticated encryption. Go does not let programs choose the suites of TLS 1.3.
 func StrongSuites() []string {
 	return []string{
 		"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",

@@ -19,11 +19,11 @@ import (
 
 // Env is the environment of the components of a process.
 type Env struct {
-	// Dir is the directory of the process, with its kubeconfigs.
+	// Dir is the directory of the process, which contains the kubeconfigs of its components.
 	Dir  string
 	Spec nodespec.Spec
 	Dirs dirs.Dirs
-	// Rights waits until the API server grants access, or returns ctx's error.
+	// Rights waits until the API server grants the components their rights, or returns ctx's error.
 	Rights   func(ctx context.Context) error
 	Announce Announce
 	Nodes    *Nodes // of the process

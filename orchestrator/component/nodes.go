@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Nodes is the informer of all Nodes that the components of a process share, so that the API server
-// sends each change of a Node once to a process. The objects lack the managed fields and the list
-// of images; no component may change them. It is a Factory: the first component that starts it
-// starts the informer, which runs until the process ends.
+// Nodes is an informer of all Nodes that the components of a process share. So the API server sends
+// each change of a Node only once to a process. The objects lack the managed fields and the list of
+// images, and no component may change the objects. Nodes is a Factory: the first component that
+// starts it starts the informer, which runs until the process ends.
 type Nodes struct {
 	ctx   context.Context                            // of the process
 	typed func() (coreinformers.NodeInformer, error) // makes the informer at its first call
@@ -26,21 +26,21 @@ type Nodes struct {
 	onErrors []func(error)
 }
 
-// NewNodes returns the informer of a process, whose context is ctx. The client is made with the
-// first use of the informer.
+// NewNodes returns the informer of a process. ctx is the context of the process. NewNodes calls
+// client at the first use of the informer.
 func NewNodes(ctx context.Context, client func() (kubernetes.Interface, error)) *Nodes {
 	n := &Nodes{ctx: ctx}
 	n.typed = sync.OnceValues(func() (coreinformers.NodeInformer, error) { return n.make(client) })
 	return n
 }
 
-// NodesOf returns an informer with a client.
+// NodesOf returns an informer that uses a given client.
 func NodesOf(ctx context.Context, client kubernetes.Interface) *Nodes {
 	return NewNodes(ctx, func() (kubernetes.Interface, error) { return client, nil })
 }
 
 // NodesClient returns a function that makes a client with a kubeconfig. The client receives
-// protocol buffers, which take half of the time of JSON.
+// protocol buffers, because their decoding takes half of the time of JSON.
 func NodesClient(kubeconfig string) func() (kubernetes.Interface, error) {
 	return func() (kubernetes.Interface, error) {
 		config, err := LoadConfig(kubeconfig)

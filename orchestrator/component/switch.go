@@ -48,13 +48,13 @@ func machineObjects(dir string) (nodespec.MachineObjects, error) {
 	return s, nil
 }
 
-// WhileMachineObjects runs a function while Cluster.spec.kubernetes.machineObjects is enabled, and
-// ends it when the field is disabled, until ctx is done. It ends the function and runs it again
-// when another of the settings changes. dir is the directory of the process. The function returns
-// nil when its context is done; any other return ends WhileMachineObjects with the same value. idle
-// is called while the field is disabled. WhileMachineObjects reads the file each second, so it can
-// miss only a value that changes again within a second. A watch would cost more: each watcher of
-// fsnotify has a stack of 131 KiB, and a read takes some 13 µs.
+// WhileMachineObjects calls run while Cluster.spec.kubernetes.machineObjects is enabled, until ctx
+// is done. When the field is disabled, it ends run by run's context. When another of the settings
+// changes, it ends run and calls it again. run returns nil when its context is done; any other
+// return ends WhileMachineObjects with the same value. idle is called while the field is disabled.
+// dir is the directory of the process. WhileMachineObjects reads the file of the settings each
+// second. A watch would cost more: each watcher of fsnotify has a stack of 131 KiB, and a read
+// takes some 13 µs.
 func WhileMachineObjects(ctx context.Context, dir string, idle func(), run func(context.Context, nodespec.MachineObjects) error) error {
 	now, err := machineObjects(dir)
 	if err != nil {
@@ -81,12 +81,12 @@ func WhileMachineObjects(ctx context.Context, dir string, idle func(), run func(
 	}
 }
 
-// errUnchanged is the end of a wait without a change.
+// errUnchanged means that a wait has ended without a change.
 var errUnchanged = errors.New("unchanged")
 
-// awaitChange waits until the file has other settings, and returns them. The error is errUnchanged
-// if ctx or the function ends first; the result of the function stays in ended. A file that cannot
-// be read counts as unchanged.
+// awaitChange waits until the file has settings other than now, and returns the new settings. It
+// returns errUnchanged if ctx is done, or if run has ended first; the result of run stays in the
+// channel ended. A file that cannot be read counts as unchanged.
 func awaitChange(ctx context.Context, dir string, tick <-chan time.Time, now nodespec.MachineObjects, ended chan error) (nodespec.MachineObjects, error) {
 	for {
 		select {

@@ -25,7 +25,7 @@ func Wait(ctx context.Context, closed <-chan struct{}) error {
 	}
 }
 
-// Watched is an informer of a component, with the changes that matter.
+// Watched is an informer of a component, with the conditions under which a change matters.
 type Watched struct {
 	Informer cache.SharedIndexInformer
 	// Name is the name of the only object that matters; empty: all objects matter.
@@ -53,14 +53,14 @@ func watch(change func(), all []Watched) (stop func(), err error) {
 	for _, w := range all {
 		registered, err := w.Informer.AddEventHandler(w.handler(change))
 		if w.Informer.IsStopped() {
-			continue // the process ends, and the component with it
+			continue // the process ends, and so does the component
 		}
 		if err != nil {
 			stop()
 			return nil, fmt.Errorf("cannot watch: %w", err)
 		}
 		stops = append(stops, func() {
-			// An informer returns an error for handlers of another informer only.
+			// RemoveEventHandler fails only for a handler of another informer.
 			utilruntime.HandleError(w.Informer.RemoveEventHandler(registered))
 		})
 	}
@@ -105,7 +105,8 @@ func Objects[T any](informer cache.SharedIndexInformer) []T {
 	return all
 }
 
-// Only is an option for informers: it selects the objects in which a field has a value.
+// Only is an option for informers: it selects the objects in which the named field has the given
+// value.
 func Only(field, value string) informers.SharedInformerOption {
 	return informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(field, value).String()
@@ -156,7 +157,8 @@ func (r Reconciler) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer unwatch() // an informer that the process shares continues
+	// informers that other components share keep running, so the handlers must be removed
+	defer unwatch()
 	for _, f := range r.Factories {
 		f.Start(ctx.Done())
 		defer f.Shutdown()

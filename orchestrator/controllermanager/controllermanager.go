@@ -1,11 +1,11 @@
 // Package controllermanager runs upstream's kube-controller-manager, with its flags as data, in a
-// separate process that the process "controllers" starts. The separate process has three reasons:
-// upstream's program ends when one of its controllers cannot start; it cannot start twice in the
-// same process (cache.NewInformerName); and the scheduler must not end with it. Every controller
-// acts under its own service account.
+// separate process that the process "controllers" starts. The separate process has three reasons.
+// Upstream's program ends when one of its controllers cannot start, and the scheduler must not end,
+// too. In one process, upstream's program cannot start twice (cache.NewInformerName). Every
+// controller acts under its own service account.
 //
-// The process prepares itself while the API server starts, and runs the controllers only when their
-// rights exist: a controller without rights backs off for seconds.
+// The process prepares itself while the API server starts. It runs the controllers only when their
+// rights exist, because a controller without rights backs off for seconds.
 package controllermanager
 
 import (
@@ -69,7 +69,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, client string) []string {
 		"--profiling=false",
 	}, settingFlags(spec.Kubernetes.ControllerManager), component.EmulationFlags(spec), component.GateFlags(spec))
 	if spec.PodCertificates && spec.Emulated.Known() && spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
-		// the controller manager publishes trust bundles of pod certificates, and needs their gates
+		// the controller manager publishes trust bundles for pod certificates, so it needs the
+		// feature gates of pod certificates
 		args = append(args, component.GateFlag(config.PodCertificateGates()))
 	}
 	return args

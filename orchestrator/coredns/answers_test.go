@@ -60,9 +60,9 @@ func silent(string, bool, string) {}
 
 const known = "kubernetes.default.svc.cluster.local."
 
-// describe returns the relevant parts of an answer: the response code, "NODATA" if the name exists
-// without such a record, and the sorted records. The TTL of an external name is "-" if it is within
-// bounds.
+// describe returns the relevant parts of an answer: the response code, or "NODATA" if the name
+// exists without such a record; and the sorted records. The TTL in an external record is replaced
+// by "-" if it is within bounds.
 func describe(m *dns.Msg) string {
 	var lines []string
 	for _, rr := range m.Answer {
@@ -104,7 +104,7 @@ func TestSpecification(t *testing.T) {
 		{"_http._tcp.web.default.svc.cluster.local.", srv, "_http._tcp.web.default.svc.cluster.local. 30 IN SRV 0 50 80 web.default.svc.cluster.local."},
 		{"20.0.96.10.in-addr.arpa.", ptr, "20.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local."},
 		{reverse(t, "fd00:96::20"), ptr, reverse(t, "fd00:96::20") + " 30 IN PTR web.default.svc.cluster.local."},
-		// 2.4: headless Services; unready endpoints do not count
+		// 2.4: headless Services; unready endpoints are omitted
 		{"db.default.svc.cluster.local.", a, "db.default.svc.cluster.local. 30 IN A 10.244.0.5 | db.default.svc.cluster.local. 30 IN A 10.244.0.6"},
 		{"db.default.svc.cluster.local.", aaaa, "db.default.svc.cluster.local. 30 IN AAAA fd00:244::5"},
 		{"db-0.db.default.svc.cluster.local.", a, "db-0.db.default.svc.cluster.local. 30 IN A 10.244.0.5"},
@@ -116,17 +116,18 @@ func TestSpecification(t *testing.T) {
 		{"5.0.244.10.in-addr.arpa.", ptr, "5.0.244.10.in-addr.arpa. 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{reverse(t, "fd00:244::5"), ptr, reverse(t, "fd00:244::5") + " 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{"8.0.0.10.in-addr.arpa.", ptr, "8.0.0.10.in-addr.arpa. 30 IN PTR 10-0-0-8.agent.default.svc.cluster.local."},
-		// per specification if no endpoint is ready
+		// NXDOMAIN, as the specification requires if no endpoint is ready
 		{"idle.default.svc.cluster.local.", a, "NXDOMAIN"},
 		// 2.5: Services for an external name
 		{"out.default.svc.cluster.local.", a, "db.corp.example. - IN A 192.0.2.3 | out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
 		{"out.default.svc.cluster.local.", dns.TypeCNAME, "out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
-		// pods by address, which the specification no longer contains, and programs still use
+		// names of pods by address, which the specification no longer contains but programs still
+		// use
 		{"10-244-0-7.default.pod.cluster.local.", a, "10-244-0-7.default.pod.cluster.local. 30 IN A 10.244.0.7"},
 		{"fd00-244--7.default.pod.cluster.local.", aaaa, "fd00-244--7.default.pod.cluster.local. 30 IN AAAA fd00:244::7"},
 		{"nonsense.default.pod.cluster.local.", a, "NXDOMAIN"},
 		{"10-244-0-7.nowhere.pod.cluster.local.", a, "NXDOMAIN"},
-		// the name exists, but no such record
+		// the name exists, but has no record of this type
 		{known, aaaa, "NODATA"},
 		{known, txt, "NODATA"},
 		{known, dns.TypeHTTPS, "NODATA"},
@@ -170,12 +171,13 @@ func TestSpecification(t *testing.T) {
 		}
 	}
 	if o.every.about("9.9.244.10.in-addr.arpa.") || o.every.about("nobody.default.svc.cluster.local.") {
-		t.Error("somebody outside was asked about the cluster's names")
+		t.Error("an external resolver received a query for the cluster's names")
 	}
 }
 
-// TestNoNameOutside checks that the external denial of a name for an address is not cached, because
-// the cluster may have a name next; other external answers are cached.
+// TestNoNameOutside checks that CoreDNS does not cache the answer of an external resolver that an
+// address has no name, because the cluster may have a name for the address later. It caches other
+// external answers.
 func TestNoNameOutside(t *testing.T) {
 	o := newOutside(t)
 	url, _ := newAPI(t, cluster())
@@ -190,7 +192,7 @@ func TestNoNameOutside(t *testing.T) {
 			}
 		}
 		if got := o.every.times(name); got != want {
-			t.Errorf("%s: asked outside %d times of 3, want %d", name, got, want)
+			t.Errorf("%s: the external resolver received %d of 3 queries, want %d", name, got, want)
 		}
 	}
 }
@@ -204,7 +206,8 @@ func reverse(t *testing.T, address string) string {
 	return name
 }
 
-// TestLargeAnswers checks that a truncated answer is marked, and is complete with EDNS or over TCP.
+// TestLargeAnswers checks that a truncated answer is marked as truncated, and that the answer is
+// complete with EDNS or over TCP.
 func TestLargeAnswers(t *testing.T) {
 	url, _ := newAPI(t, cluster())
 	n := start(t, testSpec(), url, silent)
@@ -227,7 +230,7 @@ func TestLargeAnswers(t *testing.T) {
 			t.Errorf("%+v: EDNS in the answer: %v", test, m.IsEdns0())
 		}
 	}
-	// Many clients take the first address: it is not always the same address.
+	// Many clients use only the first address, so the order has to vary.
 	first := map[string]bool{}
 	for range 50 {
 		m, err := n.ask("tcp", "big.default.svc.cluster.local.", dns.TypeA, 0)
@@ -237,7 +240,7 @@ func TestLargeAnswers(t *testing.T) {
 		first[m.Answer[0].String()] = true
 	}
 	if len(first) < 2 {
-		t.Error("the first of many addresses is always the same one")
+		t.Error("the first of many addresses is always the same")
 	}
 }
 
@@ -251,7 +254,7 @@ func packed(t *testing.T, m *dns.Msg) int {
 	return len(text)
 }
 
-// TestAPIDies checks that the cluster's names are answered from memory when the API server is
+// TestAPIDies checks that CoreDNS answers the cluster's names from memory while the API server is
 // unavailable.
 func TestAPIDies(t *testing.T) {
 	o := newOutside(t)
@@ -261,7 +264,7 @@ func TestAPIDies(t *testing.T) {
 		if is {
 			select {
 			case ready <- struct{}{}:
-			default: // it was reported before
+			default: // ready is full already
 			}
 		}
 	}))
@@ -269,7 +272,7 @@ func TestAPIDies(t *testing.T) {
 	select {
 	case <-ready:
 	case <-time.After(waiting):
-		t.Fatal("it does not say that it answers")
+		t.Fatal("CoreDNS does not become ready")
 	}
 	die()
 	for name, want := range map[string]string{
@@ -287,9 +290,9 @@ func TestAPIDies(t *testing.T) {
 	}
 }
 
-// TestStartsWithoutAPI checks that external names are answered, and the cluster's names with
-// SERVFAIL, because a client would cache NXDOMAIN. With the API server the cluster's names are
-// answered.
+// TestStartsWithoutAPI starts CoreDNS without an API server. External names are answered. The
+// cluster's names get SERVFAIL, because a client would cache NXDOMAIN. When the API server is
+// available, the cluster's names are answered.
 func TestStartsWithoutAPI(t *testing.T) {
 	o := newOutside(t)
 	closed := testSpec()
@@ -330,16 +333,17 @@ func TestStartsWithoutAPI(t *testing.T) {
 				}
 			}
 			if o.every.about("20.0.96.10.in-addr.arpa.") {
-				t.Error("somebody outside was asked about the cluster's addresses")
+				t.Error("an external resolver received a query for the cluster's addresses")
 			}
 		})
 	}
 }
 
-// TestSeveralResolvers checks that resolvers are used in order, and the next if a resolver fails,
-// also for a stub domain.
+// TestSeveralResolvers checks that resolvers are used in order: if a resolver fails, CoreDNS uses
+// the next one. This also applies to a stub domain.
 func TestSeveralResolvers(t *testing.T) {
-	const tries = 10 // names that no cache contains: a random choice of the resolver would show
+	// Each try uses a name that is in no cache, so a random choice of the resolver would show.
+	const tries = 10
 	var inside, public, all []string
 	for n := range tries {
 		inside = append(inside, fmt.Sprintf("w%d.corp.example. 300 IN A 192.0.2.2", n))
@@ -352,14 +356,14 @@ func TestSeveralResolvers(t *testing.T) {
 		inside  string // the answer for names in corp.example
 		public  string // the answer for names in example.org
 	}{
-		"the first knows more":                      {[]*resolver{newResolver(t, all...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
-		"the second knows more, which is not asked": {[]*resolver{newResolver(t, public...), newResolver(t, all...)}, "NXDOMAIN", "192.0.2.1"},
-		"the first refuses":                         {[]*resolver{newFailing(t, dns.RcodeRefused, inside...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
-		"the first fails":                           {[]*resolver{newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
-		"the first knows no such questions":         {[]*resolver{newFailing(t, dns.RcodeNotImplemented), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
-		"the first is away":                         {[]*resolver{dead, newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
-		"the second is away":                        {[]*resolver{newResolver(t, all...), dead}, "192.0.2.2", "192.0.2.1"},
-		"all refuse":                                {[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeRefused)}, "REFUSED", "REFUSED"},
+		"the first has more names":                     {[]*resolver{newResolver(t, all...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
+		"the second has more names, and gets no query": {[]*resolver{newResolver(t, public...), newResolver(t, all...)}, "NXDOMAIN", "192.0.2.1"},
+		"the first refuses":                            {[]*resolver{newFailing(t, dns.RcodeRefused, inside...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
+		"the first fails":                              {[]*resolver{newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"the first rejects this type of query":         {[]*resolver{newFailing(t, dns.RcodeNotImplemented), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"the first is away":                            {[]*resolver{dead, newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"the second is away":                           {[]*resolver{newResolver(t, all...), dead}, "192.0.2.2", "192.0.2.1"},
+		"all refuse":                                   {[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeRefused)}, "REFUSED", "REFUSED"},
 		"the third works": {
 			[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
 	} {

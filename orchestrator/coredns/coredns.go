@@ -5,9 +5,10 @@
 // address itself. Only configured resolvers of the machine or the cluster are used for external
 // names.
 //
-// It holds the cluster's names in memory, so it continues when the API server is unavailable. If it
-// starts while the API server is unavailable, it answers external names, and answers SERVFAIL for
-// the cluster's names. It never answers that they do not exist, because clients cache that.
+// CoreDNS holds the cluster's names in memory, so it continues to answer when the API server is
+// unavailable. If it starts while the API server is unavailable, it answers external names, and
+// answers SERVFAIL for the cluster's names. It never answers NXDOMAIN for them, because clients
+// cache NXDOMAIN.
 package coredns
 
 import (
@@ -39,8 +40,8 @@ import (
 // Name is the name of the component.
 const Name = "coredns"
 
-// watch queries the cluster's own name: every startInterval until the first answer, and every
-// checkInterval after it. timeout is the limit of each query.
+// watch queries the cluster's own name every startInterval until the first answer, and then every
+// checkInterval. timeout is the limit of each query.
 const (
 	checkInterval = 10 * time.Second
 	timeout       = 2 * time.Second
@@ -61,8 +62,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return c
 }
 
-// Run answers on the addresses until ctx is done. addresses waits until the node has the addresses,
-// and returns them.
+// Run answers on the addresses that the function addresses returns, until ctx is done. addresses
+// waits until the node has them.
 func Run(ctx context.Context, env component.Env, addresses func(context.Context) ([]netip.Addr, error)) error {
 	listen, err := addresses(ctx)
 	if err != nil {
@@ -73,8 +74,9 @@ func Run(ctx context.Context, env component.Env, addresses func(context.Context)
 	corefile := Corefile(env.Spec, component.KubeconfigPath(env.Dir, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
 	// CoreDNS has redirected klog, the log of Kubernetes in the whole process, to its own log,
-	// which goes to the standard log. ClearLogger undoes that. Until then main.go must not redirect
-	// the standard log to klog: two locks, a deadlock.
+	// which writes to the standard log. ClearLogger undoes the redirection. While both logs are
+	// redirected to each other, a write deadlocks, so main.go redirects the standard log to klog
+	// only after this point.
 	klog.ClearLogger()
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", join(listen), err)

@@ -20,9 +20,10 @@ const clusterTTL = 30
 // them, because it is an answer.
 const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 
-// Corefile returns the configuration of CoreDNS. The cluster's zone and the reverse zones come from
-// the API server, stub domains from their resolvers, and other names from the upstream resolvers,
-// or NXDOMAIN without upstream resolvers. client is the path of a kubeconfig. It is pure.
+// Corefile returns the configuration of CoreDNS. The names of the cluster's zone and of the reverse
+// zones come from the API server. The names of a stub domain come from its resolvers, and all other
+// names from the upstream resolvers; without upstream resolvers, the answer is NXDOMAIN. client is
+// the path of a kubeconfig. The function is pure.
 //
 // CoreDNS assigns a query to the server block with the longest matching zone. The reverse zones of
 // the cluster's ranges are zones of the cluster's block, so that a stub domain such as
@@ -32,12 +33,12 @@ const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 // address, the denial is not cached: an endpoint may get that address at any time, and the cache
 // answers before the cluster's data.
 //
-// Resolvers are used in their order, as specified by resolv.conf(5): the next resolver only if the
-// resolver before it does not answer or fails. They are not equivalent, because the first may know
-// names that the others deny.
+// Resolvers are used in their order, as specified by resolv.conf(5): a resolver gets a query only
+// if the resolvers before it fail or do not answer. The order matters, because the first resolver
+// may know names that the others deny.
 //
-// On a machine without resolvers an external name does not exist. NXDOMAIN at once is better than
-// REFUSED, after which clients take the server for broken and retry.
+// On a machine without resolvers, the answer for an external name is NXDOMAIN. After REFUSED,
+// clients would retry, because they would regard the server as broken.
 func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 	dns, reverse := spec.DNS, reverseZones(slices.Concat(spec.Network.PodCIDRs, spec.Network.ServiceCIDRs))
 	block := func(zones, plugins string) string {
@@ -61,7 +62,7 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 		forwardReverse = fmt.Sprintf("    %s %s\n", rangesName, own) + upstreams() +
 			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %s\n        disable denial\n    }", own))
 	}
-	// CoreDNS waits a second for the API server: a DNS server that does not listen helps no client.
+	// CoreDNS waits a second for the API server before it listens. A longer wait helps no client.
 	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n" +
 		"        ttl %d\n        startup_timeout 1s\n%s    }\n"
 	zones := slices.Concat([]string{spec.Network.DNSDomain}, reverse, []string{"in-addr.arpa", "ip6.arpa"})
@@ -84,11 +85,11 @@ func reverseZones(ranges []netip.Prefix) []string {
 	return zones
 }
 
-// resolverCA is the file with the CAs of resolvers, beside the kubeconfig.
+// resolverCA is the name of the file with the CAs of resolvers, in the directory of the kubeconfig.
 const resolverCA = "resolver-ca.crt"
 
-// tlsOptions returns the options of forward for TLS. Without a name, the certificates must be for
-// the addresses of the resolvers. dir has the file resolverCA.
+// tlsOptions returns the options for TLS of the plugin forward. If t has no name, the certificates
+// must be for the addresses of the resolvers. dir is the directory of the file resolverCA.
 func tlsOptions(t nodespec.TLS, dir string) string {
 	out := "        tls\n"
 	if t.CA != "" {

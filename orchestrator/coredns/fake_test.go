@@ -27,10 +27,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// waiting is the limit for operations that take milliseconds on an idle computer.
+// waiting is the time limit for operations that take milliseconds on an idle computer.
 const waiting = 30 * time.Second
 
-// fakeAPI is the part of an API server that CoreDNS uses: lists, and watches without events.
+// fakeAPI is the part of an API server that CoreDNS uses: it serves lists, and watches that send no
+// events.
 type fakeAPI map[string][]runtime.Object
 
 // kinds are the kinds of the lists by path.
@@ -141,13 +142,15 @@ type resolver struct {
 	asked []string
 }
 
-// newResolver answers with the records until the test ends, and with NXDOMAIN for other names.
+// newResolver starts a resolver that runs until the test ends. It answers with the records, and
+// with NXDOMAIN for other names.
 func newResolver(t *testing.T, records ...string) *resolver {
 	t.Helper()
 	return newFailing(t, dns.RcodeNameError, records...)
 }
 
-// newFailing answers with the records until the test ends, and otherwise with a response code.
+// newFailing starts a resolver that runs until the test ends. It answers with the records, and with
+// the response code otherwise for other names.
 func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 	t.Helper()
 	r := &resolver{at: freePort(t)}
@@ -171,7 +174,7 @@ func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 				}
 			}
 		}
-		// how long it may be cached (RFC 2308, 5)
+		// the time for which a client may cache the answer (RFC 2308, 5)
 		if answer.Rcode == dns.RcodeNameError {
 			soa, err := dns.NewRR(". 300 IN SOA ns.example. hostmaster.example. 1 300 300 300 300")
 			if err != nil {
@@ -196,10 +199,10 @@ func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 	return r
 }
 
-// about reports whether it was queried for the name.
+// about reports whether the resolver has received a query for the name.
 func (r *resolver) about(name string) bool { return r.times(name) > 0 }
 
-// times returns how often it was queried for the name.
+// times returns how many queries for the name the resolver has received.
 func (r *resolver) times(name string) (n int) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -233,8 +236,8 @@ type node struct {
 	stop func()
 }
 
-// start runs a CoreDNS with an API server, which may be unavailable, until stop or the end of the
-// test.
+// start runs CoreDNS with the API server at the URL api, which may be unavailable. CoreDNS ends
+// with stop, or at the end of the test.
 func start(t *testing.T, spec nodespec.Spec, api string, announce component.Announce) node {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
@@ -270,7 +273,7 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 				t.Error(err)
 			}
 		case <-time.After(waiting):
-			t.Errorf("it does not end within %v", waiting)
+			t.Errorf("CoreDNS does not end within %v", waiting)
 		}
 		dnsserver.Port = before
 	})
@@ -290,7 +293,7 @@ func (n node) ask(network, name string, kind uint16, size uint16) (*dns.Msg, err
 	return answer, err
 }
 
-// until repeats a query until it has the expected answer.
+// until repeats a query until the answer has the expected response code.
 func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
 	t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -309,14 +312,14 @@ func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
 	}
 }
 
-// newAPI serves a cluster until the returned function is called, or the test ends.
+// newAPI starts an API server that serves a cluster until die is called, or the test ends.
 func newAPI(t *testing.T, c fakeAPI) (url string, die func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(c)
 	server.Config.BaseContext = func(net.Listener) context.Context { return ctx }
 	server.Start()
 	die = sync.OnceFunc(func() {
-		cancel() // a client that reconnects earlier would watch forever, and delay the end
+		cancel() // a client that reconnects before the close would delay the close
 		server.CloseClientConnections()
 		server.Close()
 	})

@@ -14,12 +14,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// rangesName is the name of a CoreDNS plugin. It answers last for names of addresses in the
-// cluster's own ranges. Its arguments are these ranges as reverse zones.
+// rangesName is the name of a CoreDNS plugin. The plugin gives the final answer for names of
+// addresses in the cluster's own ranges. Its arguments are these ranges as reverse zones.
 //
-// The plugin kubernetes, even before it has loaded names, passes on queries for addresses without a
-// name, because external machines may have names. For the cluster's own ranges that would be wrong:
-// external resolvers do not know the names, would deny them, and would learn the addresses of pods.
+// The plugin kubernetes passes on a query for an address without a name, because external machines
+// may have a name. It also does so before it has loaded its names. For the cluster's own ranges
+// that would be wrong: external resolvers would learn the addresses of pods, and would answer that
+// they have no names.
 const rangesName = "clusterranges"
 
 // registerRanges registers the plugin with CoreDNS, after kubernetes.

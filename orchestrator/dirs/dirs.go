@@ -15,8 +15,8 @@ import (
 type Dirs struct {
 	Spec          string // the description of the node, JSON (pkg/nodespec)
 	API           string // credentials and runtime files of process "api"
-	Controllers   string // the same of process "controllers"
-	Node          string // the same of process "node"
+	Controllers   string // credentials and runtime files of process "controllers"
+	Node          string // credentials and runtime files of process "node"
 	EtcdData      string
 	EtcdSnapshots string
 	Level         string // the level of the cluster

@@ -64,9 +64,10 @@ func match(q nodespec.DiskMatchRequest) ([]string, error) {
 // Program is a compiled expression about a subject.
 type Program struct{ program cel.Program }
 
-// Compile compiles an expression, which is true or false. example maps each variable to any value
-// of its type: string, int64, bool, []any or map[string]any. The constants for sizes are variables,
-// too. The error contains the position of a mistake.
+// Compile compiles an expression, which must be true or false. subject describes the values for
+// error messages, such as "a disk". example maps each variable to any value of its type: string,
+// int64, bool, []any or map[string]any. The constants for sizes are also variables. The error
+// contains the position of a mistake.
 func Compile(expression, subject string, example map[string]any) (*Program, error) {
 	variables := []cel.EnvOption{}
 	for name, value := range withUnits(example) {
@@ -112,7 +113,7 @@ func (p *Program) Matches(values map[string]any) (bool, error) {
 	return err == nil && value.Value() == true, err
 }
 
-// withUnits returns variables with the constants for sizes.
+// withUnits returns the variables together with the constants for sizes.
 func withUnits(variables map[string]any) map[string]any {
 	all := maps.Clone(variables)
 	for unit, bytes := range units {

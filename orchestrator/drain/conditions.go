@@ -11,7 +11,7 @@ import (
 // stage is a stage of the maintenance of a node.
 type stage string
 
-// The stages, in their order. A drain that is given up or fails goes to undone.
+// The stages in their order. A drain that fails or is given up continues with the stage undone.
 const (
 	draining   stage = "draining"    // pods are evicted
 	drained    stage = "drained"     // no pod is left; the machine is away soon
@@ -41,8 +41,8 @@ var managed = []corev1.NodeConditionType{
 	corev1.NodeMaintenancePlanned, corev1.NodeDrainInProgress, corev1.NodeDrained, corev1.NodeMaintenanceInProgress, corev1.NodeGracefulNodeShutdownInProgress,
 }
 
-// values has the row of each stage in the table of managed: t(rue), f(alse), -: absent, =: as
-// before.
+// values has the row of each stage in the table of managed: "t" is true, "f" false, "-" absent, and
+// "=" as before.
 var values = map[stage]string{
 	draining:   "tt-==",
 	drained:    "t-t==",

@@ -61,7 +61,7 @@ func TestRound(t *testing.T) {
 		t.Helper()
 		node, err := api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil || !node.Spec.Unschedulable {
-			t.Errorf("the node takes pods: %v", err)
+			t.Errorf("the node is schedulable: %v", err)
 		}
 	}
 
@@ -117,8 +117,9 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestNoTime checks that a drain which respects budgets is refused if no round was completed,
-// because the budgets were not checked. The same holds while the server is too busy to check.
+// TestNoTime checks a drain that respects budgets. The drain is rejected if no round was completed,
+// because the budgets were not checked. The drain is also rejected if the server was too busy to
+// check them.
 func TestNoTime(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}})
@@ -136,7 +137,8 @@ func TestNoTime(t *testing.T) {
 }
 
 // TestLongMessages checks that the result of a drain stays small if a webhook denies the evictions
-// with a long text: machined retains the last 256 KiB of an output, and cannot decode a part.
+// with a long text. machined retains only the last 256 KiB of an output, and cannot decode an
+// incomplete result.
 func TestLongMessages(t *testing.T) {
 	objects := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
 	for i := range 2 * nodespec.MaxDrainPods {
@@ -159,8 +161,8 @@ func TestLongMessages(t *testing.T) {
 	}
 }
 
-// TestUndo checks that the node does not stay cordoned if the server is gone for a moment, and that
-// a longer outage is the error.
+// TestUndo checks that the undo is repeated if the server is unavailable for a moment, and that it
+// returns an error after a longer outage.
 func TestUndo(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{drainedAnnotation: "true"}}, Spec: corev1.NodeSpec{Unschedulable: true}})
 	away := 2
@@ -172,7 +174,7 @@ func TestUndo(t *testing.T) {
 		t.Error(err)
 	}
 	if node, err := api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil || node.Spec.Unschedulable {
-		t.Errorf("the node takes no pods: %v", err)
+		t.Errorf("the node is not schedulable: %v", err)
 	}
 	away = 1 << 30
 	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * retryInterval, Undo: true}, quiet); err == nil || !strings.Contains(err.Error(), "no answer") {

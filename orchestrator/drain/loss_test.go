@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// server is an API server with node "a" and its pods. It can be away, and a budget can protect its
-// pods.
+// server is an API server with node "a" and its pods. The server can be unavailable. Budgets can
+// protect the pods.
 type server struct {
 	*fake.Clientset
 	mu        sync.Mutex
@@ -108,7 +108,7 @@ func (s *server) node(t *testing.T) *corev1.Node {
 	return object.(*corev1.Node)
 }
 
-// shown describes a Node: whether it is cordoned, and its conditions of this package.
+// shown describes a Node: whether it is cordoned, and the conditions that this package sets.
 func shown(n *corev1.Node) string {
 	all := []string{"open"}
 	if n.Spec.Unschedulable {
@@ -122,9 +122,8 @@ func shown(n *corev1.Node) string {
 	return strings.Join(all, " ")
 }
 
-// TestLostServer checks a drain that loses its API server in the middle, for longer than each
-// retry: the drain continues where it was when the server is back, and reports the problem
-// meanwhile.
+// TestLostServer checks a drain that loses its API server for longer than each retry. When the
+// server is back, the drain continues where it was. Until then, it reports the problem.
 func TestLostServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer("one", "two")
@@ -158,9 +157,9 @@ func TestLostServer(t *testing.T) {
 	})
 }
 
-// TestLostServerAtTheEnd checks the results of a drain without an API server at the deadline: a
-// drain that respects budgets is refused, and its node is undone by the keeper when the server is
-// back, because the drain could not do so any more.
+// TestLostServerAtTheEnd checks a drain without an API server at the deadline. If the drain
+// respects budgets, it is rejected. It cannot undo the drain of the node itself, so the keeper of
+// the node does this when the server is back.
 func TestLostServerAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer("one")
@@ -187,8 +186,8 @@ func TestLostServerAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestLostDrain checks that the node undoes a drain that has lost its process, or its control-plane
-// machine, that a drain which runs is left alone, and that a Node that an operator has cordoned
+// TestLostDrain checks that the node undoes a drain after the loss of its process or of its
+// control-plane machine, but not a drain that still runs. A Node that an operator has cordoned
 // stays cordoned.
 func TestLostDrain(t *testing.T) {
 	for name, cordoned := range map[string]bool{"": false, "cordoned by an operator": true} {

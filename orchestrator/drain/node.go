@@ -24,18 +24,18 @@ const (
 )
 
 const (
-	// drainLife is the time from a renewal to the expiry of a drain that runs.
+	// drainLife is the time from a renewal to the expiry, for a drain that runs.
 	drainLife = 2 * time.Minute
-	// doneLife is the same for a drain that has ended: within this time the machine asks the
-	// cluster for permission again, leaves etcd and shuts down.
+	// doneLife is the time from a renewal to the expiry, for a drain that has ended. Within this
+	// time the machine asks the cluster for permission again, leaves etcd and shuts down.
 	doneLife = 10 * time.Minute
 	// maxSkew is the largest supported difference between the clocks of the machine that drains and
 	// of the drained machine.
 	maxSkew = time.Minute
 )
 
-// expiry returns the end of the drain of a Node; zero if none is recorded. For a text that is not a
-// time, at is zero, so the drain has expired.
+// expiry returns the time at which the drain of a Node expires, and whether it is recorded. If the
+// recorded text is not a time, at is the zero time, so the drain has expired.
 func expiry(n *corev1.Node) (at time.Time, recorded bool) {
 	text, recorded := n.Annotations[expiresAnnotation]
 	at, err := time.Parse(time.RFC3339, text)
@@ -51,9 +51,9 @@ func expired(n *corev1.Node, now time.Time) bool {
 	return recorded && now.After(at.Add(maxSkew))
 }
 
-// mark cordons a Node, and sets the expiry of its drain if less than half of its life is left, or
-// if the recorded expiry is later than any drain sets it. A Node that an operator has cordoned does
-// not get drainedAnnotation, so that Node stays cordoned.
+// mark cordons a Node, and renews the expiry of its drain. It leaves the expiry unchanged while at
+// least half of life is left, except if the expiry is later than any drain sets it. A Node that an
+// operator has cordoned does not get drainedAnnotation, so that Node stays cordoned.
 func mark(ctx context.Context, api kubernetes.Interface, n *corev1.Node, life time.Duration, now time.Time) error {
 	meta, change := map[string]string{}, map[string]any{}
 	if at, _ := expiry(n); at.Sub(now) < life/2 || at.Sub(now) > doneLife+maxSkew {

@@ -23,8 +23,8 @@ const Name = "uncordon"
 const (
 	// period is the interval of checks whether a drain has expired.
 	period = 30 * time.Second
-	// leaveTimeout bounds the report that the machine shuts down: the shutdown does not wait
-	// longer.
+	// leaveTimeout bounds the report that the machine shuts down, because the shutdown waits for
+	// this report.
 	leaveTimeout = 2 * time.Second
 )
 
@@ -63,8 +63,8 @@ type keeper struct {
 	changed cell.Signal
 	started time.Time
 	leaving atomic.Bool // the machine shuts down
-	// first is the last report of the kubelet before the component has started, or an early
-	// report after it; nil before the Node is known
+	// first is the time of the first report of the kubelet that the component saw, perhaps from
+	// before this boot. It is nil until the Node is known.
 	first *metav1.Time
 }
 
@@ -94,8 +94,8 @@ func (k *keeper) run(ctx context.Context, down <-chan os.Signal, report func(det
 	}.Run(ctx)
 }
 
-// leave reports that the machine shuts down. A report that fails does not delay the shutdown: the
-// Node becomes unready all the same.
+// leave reports that the machine shuts down. A failed report does not delay the shutdown, because
+// the Node becomes unready anyway.
 func (k *keeper) leave(ctx context.Context) {
 	k.leaving.Store(true)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
@@ -130,9 +130,9 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 	return "", setConditions(ctx, k.api, n, ready, cause{}, now)
 }
 
-// isBack reports whether the kubelet has reported since this start of the machine that the node is
-// ready. A Node can still have the report from before the shutdown. The clock can be wrong during a
-// boot, so a report is also from this boot if its time differs from that of the first report.
+// isBack reports whether the kubelet has reported since this boot of the machine that the node is
+// ready. A Node can still have a report from before the shutdown. The clock can be wrong during a
+// boot, so any report also counts if its time differs from that of the first report.
 func (k *keeper) isBack(n *corev1.Node) bool {
 	c := condition(n, corev1.NodeReady)
 	if c == nil {

@@ -22,7 +22,7 @@ func startKeeper(t *testing.T, s *server) (stop func()) {
 	return stop
 }
 
-// startKeeperWith is startKeeper, and down announces a shutdown.
+// startKeeperWith does the same as startKeeper, and also returns down, which announces a shutdown.
 func startKeeperWith(t *testing.T, s *server) (stop, down func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -51,8 +51,8 @@ func (s *server) kubelet(t *testing.T, ready corev1.ConditionStatus, at time.Tim
 	}
 }
 
-// TestMaintenance follows the conditions of a Node from a drain over a reboot until the node is
-// ready again. The report of the kubelet from before the reboot does not count.
+// TestMaintenance checks the conditions of a Node from a drain through a reboot until the node is
+// ready again. The report of the kubelet from before the reboot has no effect.
 func TestMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer("one")
@@ -79,7 +79,7 @@ func TestMaintenance(t *testing.T) {
 		}
 		stop()
 
-		time.Sleep(time.Minute) // it boots
+		time.Sleep(time.Minute) // the machine boots
 		if err := retryUndo(t.Context(), s, "a", booted, ignore); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestMaintenance(t *testing.T) {
 	})
 }
 
-// TestWrongClock checks that the maintenance ends also if the clock was far ahead at the boot.
+// TestWrongClock checks that the maintenance also ends if the clock was far ahead at the boot.
 func TestWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -127,7 +127,7 @@ func TestWrongClock(t *testing.T) {
 	})
 }
 
-// TestLeaveWithoutServer checks that a shutdown does not wait for an API server that is away.
+// TestLeaveWithoutServer checks that a shutdown does not wait for an unavailable API server.
 func TestLeaveWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -155,7 +155,7 @@ func TestForeignConditions(t *testing.T) {
 	}
 }
 
-// TestConditionsOnce checks that the conditions of a stage need no change after they were set.
+// TestConditionsOnce checks that a second pass changes none of the conditions of a stage.
 func TestConditionsOnce(t *testing.T) {
 	for s := range values {
 		api := newServer()

@@ -29,7 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// localMember is this machine's etcd member: its data and the files beside them.
+// localMember is this machine's etcd member: its data, and the files in the directory beside the
+// data.
 type localMember struct {
 	dirs dirs.Dirs
 	spec nodespec.Spec
@@ -56,13 +57,13 @@ const logDir = member + "/wal"
 
 func (l localMember) hasData() bool { return exists(filepath.Join(l.dirs.EtcdData, logDir)) }
 
-// bootstrapFile lies beside the data. It records that this machine bootstraps a cluster, and that
-// its etcd has not served the cluster yet.
+// bootstrapFile lies in the directory beside the data. Its existence records that this machine
+// bootstraps a cluster, and that its etcd has not served the cluster yet.
 const bootstrapFile = "founding"
 
 // dropUncommittedBootstrap removes the data of a bootstrap that a power cut interrupted. etcd
-// records the first member after it has created its log; with an empty log it would wait forever
-// for a peer to add it. The cluster has committed no entry by then, so nothing is lost.
+// creates its log before it records the first member in the log. With an empty log, etcd would wait
+// forever for a peer to add it. The cluster has committed no entry by then, so nothing is lost.
 func (l localMember) dropUncommittedBootstrap() error {
 	if !l.hasData() || !exists(l.at(bootstrapFile)) {
 		return nil
@@ -104,9 +105,10 @@ func (l localMember) memberID() (number, cluster uint64, err error) {
 	return number, cluster, err
 }
 
-// lastCommit returns the raft term and the index of the last committed entry, as the log of this
-// member records them. Recovery with one member (etcd's force-new-cluster) retains the entries up
-// to this index only. Each file of the log has both near its beginning and at every change.
+// lastCommit returns the raft term and the index of the last committed entry that the log of this
+// member records. Recovery with one member (etcd's force-new-cluster) retains only the entries up
+// to this index. Each file of the log records term and index near its beginning and at every
+// change.
 func (l localMember) lastCommit() (term, index uint64, err error) {
 	err = l.readLog(func(r *walpb.Record) (more bool, err error) {
 		if r.GetType() != wal.StateType {
@@ -170,24 +172,25 @@ func (l localMember) storedMembers() (all []*api.EtcdMember, err error) {
 	return all, err
 }
 
-// build makes a data directory beside the data. It raises the revisions by bump and marks the
-// earlier ones as compacted, so that no client takes an older object for a newer one. database:
-// from is a bare database, which, unlike a snapshot, has no digest to check.
+// build makes a data directory beside the data from the file from. It raises the revisions by bump
+// and marks the earlier revisions as compacted, so that no client takes an older object for a newer
+// one. If database is true, the file is a bare database, which has no digest to check, unlike a
+// snapshot.
 func (l localMember) build(from, dir string, bump uint64, database bool) error {
 	url := peerURL(l.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
 		SnapshotPath: from, OutputDataDir: l.at(dir), SkipHashCheck: database,
 		Name: l.spec.Node.Name, PeerURLs: []string{url}, InitialCluster: l.spec.Node.Name + "=" + url,
-		// Because of the new token etcd takes the data for another cluster, and does not accept a
-		// former member with the old data.
+		// With a new token, etcd treats the data as those of another cluster. So it does not accept
+		// a former member with the old data.
 		InitialClusterToken: l.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),
 		RevisionBump:        bump, MarkCompacted: true,
 	})
 }
 
-// writeOrder records an instruction for the next start of etcd. It is valid until the machine
-// reboots: the operator decided for the machines that were on at the time. After a power cut all
-// machines may return, and the operator may not remember the instruction.
+// writeOrder records an instruction for the next start of etcd. The instruction is valid only until
+// the machine reboots, because the operator gave it for the machines that were on at the time.
+// After a power cut all machines may return.
 func (l localMember) writeOrder(name string) error {
 	return safefile.WriteFile(l.at(name), []byte(bootenv.BootID()), 0o600)
 }

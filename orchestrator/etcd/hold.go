@@ -22,29 +22,32 @@ import (
 // the leader does not raise the version of the cluster while a downgrade is enabled, and no member
 // migrates its data.
 //
-// etcd's own API enables a downgrade from the present version of the cluster only, and the cluster
-// must never have the newer version: a version that fails its trial on the last machine could not
-// roll back. So this member proposes the downgrade itself, as etcd does after its checks.
+// The cluster must never have the newer version: if the trial of the new version failed on the last
+// machine, that machine could not roll back. But etcd's own API can enable a downgrade only from
+// the present version of the cluster. So this member proposes the downgrade itself, as etcd does
+// after its checks.
 //
 // etcd's leader cancels a downgrade by itself when all members run the older version.
 
 // holdInterval is the time between two steps of a holder.
 const holdInterval = 2 * time.Second
 
-// joinSettle is the time without a joining member after which the version is held again. It covers
-// the moment between the removal of a member that failed to start and its next addition.
+// joinSettle is the time for which the version is not held after a member was joining. It covers
+// the moment between the removal of a member that failed to start and the next attempt to add the
+// member.
 const joinSettle = 30 * time.Second
 
 // holder holds the version of etcd at the level of the cluster.
 type holder struct {
 	server  *etcdserver.EtcdServer
 	started emulation.Minor // the level with which the process has started
-	joining time.Time       // the last time that a member was joining
+	joining time.Time       // the last time at which a member was joining
 	settled bool            // no later step is possible
 }
 
-// hold performs the first step before the machine is ready, because the operator upgrades the next
-// machine as soon as this machine is ready. It repeats a step that fails until ctx is done.
+// hold performs the first step, and repeats it until it succeeds or ctx is done. The machine
+// becomes ready after hold returns, because the operator upgrades the next machine as soon as this
+// machine is ready.
 func (h *holder) hold(ctx context.Context, report func(why string)) error {
 	ticker := time.NewTicker(holdInterval)
 	defer ticker.Stop()
@@ -130,9 +133,9 @@ func (h *holder) isJoining(now time.Time) bool {
 	return !h.joining.IsZero() && now.Sub(h.joining) < joinSettle
 }
 
-// wanted returns the version of etcd at a stored level. If the database is full, no level can be
-// stored, but etcd would raise its version all the same; the version is then that of the level with
-// which the process has started.
+// wanted returns the version of etcd for a stored level. A full database has no stored level,
+// because it accepts no writes, but etcd would still raise its version. So wanted then uses the
+// level with which the process has started.
 func (h *holder) wanted(stored emulation.Minor) string {
 	if !stored.Known() {
 		stored = h.started

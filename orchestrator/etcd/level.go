@@ -28,13 +28,13 @@ const levelKey = "/orlop/level"
 // levelRecord is the value of levelKey.
 type levelRecord struct {
 	Kubernetes emulation.Minor `json:"kubernetes"`
-	By         string          `json:"by,omitempty"` // caller that has raised it
+	By         string          `json:"by,omitempty"` // the caller that raised the level
 	At         time.Time       `json:"at,omitzero"`
 }
 
-// StartLevel returns the level with which process "api" starts, before etcd answers: the level of
-// the last start, or the version that has written the data of this machine, or the own version. It
-// writes the file for process "controllers".
+// StartLevel returns the level with which process "api" starts, before etcd answers. It is the
+// level of the last start; if there is none, the version that has written the data of this machine,
+// or the own version. StartLevel writes the level to the file for process "controllers".
 //
 // A machine that is the only member can roll back to a version below the level. It then starts at
 // its own version, and restores its savepoint, which has an older level.
@@ -66,7 +66,7 @@ func (l localMember) localVersion() (emulation.Minor, error) {
 	return emulation.Of(last.Kubernetes), err
 }
 
-// ensureLevel returns the level of the cluster. If none is stored, ensureLevel stores the first
+// ensureLevel returns the level of the cluster. If etcd has no level, ensureLevel stores the first
 // level: the oldest version that a member of the cluster has recorded, or own in a new cluster.
 func ensureLevel(ctx context.Context, c *clientv3.Client, local, own emulation.Minor) (emulation.Minor, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
@@ -85,13 +85,13 @@ func ensureLevel(ctx context.Context, c *clientv3.Client, local, own emulation.M
 		}
 		first := levelRecord{Kubernetes: emulation.Initial(append(recorded, emulation.Of(have.format.Kubernetes)), local, own)}
 		done, err := have.store(ctx, c, first)
-		if err != nil { // a full database accepts no writes, and its API server must serve
+		if err != nil { // a full database accepts no writes; the API server must serve nevertheless
 			klog.Warningf("etcd: cannot store the level of the cluster: %v", err)
 		}
 		if err != nil || done {
 			return first.Kubernetes, nil
 		}
-		// another member was faster, or has started meanwhile
+		// another member has stored the level first, or a member has started meanwhile
 	}
 }
 
@@ -132,9 +132,9 @@ func readLevel(ctx context.Context, c *clientv3.Client) (storedLevel, error) {
 	return out, nil
 }
 
-// store stores the level, and reports whether it was stored. It stores nothing if, since s was
-// read, another member has changed the level, a member has recorded another version, or a machine
-// has taken the turn.
+// store stores the level next, and reports whether it was stored. It stores nothing if, since s was
+// read, a member has changed the level or recorded another version, or a machine has taken the
+// turn.
 func (s storedLevel) store(ctx context.Context, c *clientv3.Client, next levelRecord) (bool, error) {
 	text, err := json.Marshal(next)
 	if err != nil {

@@ -20,17 +20,17 @@ const LevelName = "level"
 const (
 	// levelInterval is the time between two reads of the level.
 	levelInterval = 5 * time.Second
-	// describeInterval is the time between two observations of the members, which cost a request
-	// to each machine, while the level can be raised.
+	// describeInterval is the time between two observations of the members while the level can be
+	// raised. An observation costs a request to each machine.
 	describeInterval = 15 * time.Second
-	// maxRaises is the number of attempts to store a level. A few are sufficient, because another
-	// member changes its record only when it starts.
+	// maxRaises is the number of attempts to store a level. A few are sufficient, because a member
+	// changes its record only when it starts.
 	maxRaises = 5
 )
 
-// raise raises the level of the cluster for a caller, or returns the reason for which it cannot be
-// raised. The level is stored only if no member has changed its version, and no machine has taken
-// the turn, since they were observed.
+// raise raises the level of the cluster for a caller, or returns an error with the reason why this
+// is not possible. The level is stored only if, since the observation, no member has changed its
+// version and no machine has taken the turn.
 func (l turns) raise(ctx context.Context, order nodespec.RaiseLevel) (nodespec.LevelRaised, error) {
 	for range maxRaises {
 		cluster, have, err := l.observeLevel(ctx)
@@ -67,8 +67,8 @@ func (l turns) storeLevel(ctx context.Context, have storedLevel, next levelRecor
 	return have.store(ctx, c, next)
 }
 
-// presentLevel returns the level of the cluster: from etcd, or, if etcd does not answer, from the
-// last start of etcd on this machine.
+// presentLevel returns the level of the cluster from etcd. If etcd does not answer, it returns the
+// level of the last start of etcd on this machine.
 func (l localMember) presentLevel(ctx context.Context) (disruption.Level, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -98,10 +98,10 @@ type levelRunner struct {
 	settled  bool      // the level is this executable's version, so it cannot rise further
 }
 
-// RunLevel reports the level of the cluster until ctx is done. When the level is raised, it returns
-// an error, which ends the process, as soon as no other control-plane machine is away: the process
-// starts again at the new level. serving waits until the API server of this process answers. The
-// component is always ready.
+// RunLevel reports the level of the cluster until ctx is done. After a raise of the level, RunLevel
+// returns an error as soon as no other control-plane machine is away. The error ends the process,
+// which then starts again at the new level. serving waits until the API server of this process
+// answers. The component is always ready.
 func RunLevel(ctx context.Context, env component.Env, serving func(context.Context) error) error {
 	env.Announce(LevelName, true, "")
 	if err := serving(ctx); err != nil {
@@ -127,7 +127,7 @@ func RunLevel(ctx context.Context, env component.Env, serving func(context.Conte
 	return nil
 }
 
-// pass reports the level. It returns an error if the process is to start again.
+// pass reports the level. It returns an error if the process must start again.
 func (r *levelRunner) pass(ctx context.Context) error {
 	now, err := r.presentLevel(ctx)
 	switch {

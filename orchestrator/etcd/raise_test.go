@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/emulation"
 )
 
-// TestRestoredTurn checks that a turn without a lease, as in restored data, does not exclude the
-// raise of the level: its machine may not exist any more, and nothing else would end the turn.
+// TestRestoredTurn checks that a turn without a lease, as in restored data, does not prevent a
+// raise of the level. The machine of that turn may no longer exist, and without a lease the turn
+// never expires.
 func TestRestoredTurn(t *testing.T) {
 	m := newMember(t)
 	l := turns{m.local.members()}
@@ -44,8 +45,8 @@ func TestRestoredTurn(t *testing.T) {
 	})
 }
 
-// TestDescribeWithoutEtcd checks that the component does not promise a raise when etcd has no
-// answer.
+// TestDescribeWithoutEtcd checks that the component does not report that the level can be raised
+// while etcd does not answer.
 func TestDescribeWithoutEtcd(t *testing.T) {
 	m := newMember(t)
 	old := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor - 1}
@@ -66,8 +67,8 @@ func TestDescribeWithoutEtcd(t *testing.T) {
 	}
 }
 
-// TestHeldVersion checks that etcd is held at the level with which the process has started as long
-// as none is stored: a full database stores none, and etcd raises its version all the same.
+// TestHeldVersion checks that etcd is held at the level with which the process has started if no
+// level is stored. A full database has no stored level, and etcd would still raise its version.
 func TestHeldVersion(t *testing.T) {
 	old, own := emulation.Minor{Major: 1, Minor: 36}, emulation.Minor{Major: 1, Minor: 37}
 	for _, test := range []struct {
@@ -82,7 +83,7 @@ func TestHeldVersion(t *testing.T) {
 	}
 }
 
-// electing is an etcd with a change of the leader at the first transactions.
+// electing is a client of an etcd with changes of the leader during the first transactions.
 type electing struct {
 	clientv3.KV
 	changes int
@@ -118,8 +119,8 @@ func TestLevelDuringElection(t *testing.T) {
 	})
 }
 
-// TestNewerLevel checks that a process does not start again and again below the level of the
-// cluster, but names the remedy.
+// TestNewerLevel checks that a process below the level of the cluster returns an error with the
+// remedy, and does not change the level file, so the process does not restart for ever.
 func TestNewerLevel(t *testing.T) {
 	m := newMember(t)
 	newer := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor + 1}

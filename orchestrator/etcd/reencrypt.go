@@ -26,9 +26,9 @@ const (
 )
 
 // reencrypt rewrites all Secrets that are not encrypted with the current encryption key of the API
-// server (docs/decisions/0067-key-rotation.md), among them Secrets of former versions of the key of
-// a key manager. It works on etcd directly: no webhook can interfere, and the API server need not
-// run. With count it only counts these Secrets.
+// server (docs/decisions/0067-key-rotation.md). With a key manager, it also rewrites Secrets of
+// former versions of the key. It works on etcd directly: no webhook can interfere, and the API
+// server need not run. If count is true, it only counts these Secrets.
 func reencrypt(ctx context.Context, l localMember, count bool) (nodespec.ReencryptResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, reencryptTimeout)
 	defer cancel()
@@ -49,7 +49,8 @@ func reencrypt(ctx context.Context, l localMember, count bool) (nodespec.Reencry
 	if _, err := fetchStatus(ctx, c, l.dirs); err != nil {
 		return nodespec.ReencryptResult{}, fmt.Errorf("etcd does not answer: %w", err)
 	}
-	// A client retries for a long time at a member without a quorum, so this request has a timeout.
+	// The client would retry for a long time if its member has no quorum, so this request has a
+	// timeout.
 	asking, done := context.WithTimeout(ctx, answerTimeout)
 	defer done()
 	if _, err := c.Get(asking, secretsPrefix, clientv3.WithCountOnly()); err != nil {
@@ -62,8 +63,8 @@ func reencrypt(ctx context.Context, l localMember, count bool) (nodespec.Reencry
 	return r, err
 }
 
-// reencryptAll goes through all Secrets. If a client changes a Secret between the read and the
-// write, reencryptAll reads that Secret again.
+// reencryptAll rewrites, or counts, all Secrets that need it. If a client changes a Secret between
+// the read and the write, reencryptAll reads that Secret again.
 func reencryptAll(ctx context.Context, c *clientv3.Client, transformer value.Transformer, count bool) (r nodespec.ReencryptResult, err error) {
 	end := clientv3.GetPrefixRangeEnd(secretsPrefix)
 pages:
@@ -115,7 +116,8 @@ func reencryptValue(ctx context.Context, transformer value.Transformer, key, sto
 }
 
 // secretTransformer reads the EncryptionConfiguration of the API server in the same way as the API
-// server. It encrypts with the first key, and reads values of all keys and plain values.
+// server. The transformer encrypts with the first key. It decrypts values of all keys, and also
+// reads plain values.
 func secretTransformer(ctx context.Context, file string) (value.Transformer, error) {
 	c, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "")
 	if err != nil {

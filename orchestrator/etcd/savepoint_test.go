@@ -66,7 +66,8 @@ func newMember(t *testing.T) testMember {
 	return m
 }
 
-// serve runs etcd while do runs, after ensureFormat as a version that writes own.
+// serve runs etcd while do runs. Before that, it calls ensureFormat as a version that writes the
+// format own.
 func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	m.t.Helper()
 	if err := m.local.savepoints().ensureFormat(own); err != nil {
@@ -84,7 +85,7 @@ func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	}
 	c.AdvertisePeerUrls, c.ListenPeerUrls = urls(peerURL(m.local.spec)), urls("unix://"+filepath.Join(m.local.dirs.API, "peer.sock"))
 	c.ListenClientUrls, c.AdvertiseClientUrls = urls("unix://"+m.local.dirs.EtcdSocket()), urls("http://127.0.0.1:2379")
-	// there is no other candidate for leader
+	// a short election timeout, because there is no other member
 	c.QuotaBackendBytes, c.TickMs, c.ElectionMs = m.quota, 10, 100
 	server, err := embed.StartEtcd(c)
 	if err != nil {
@@ -137,8 +138,8 @@ func (m testMember) restored() (r nodespec.SavepointRestored) {
 	return r
 }
 
-// TestRollback checks that the data roll back with the version if, and only if, a newer minor
-// version has written them.
+// TestRollback checks that a rollback of the version restores the savepoint only if a newer minor
+// version has written the data.
 func TestRollback(t *testing.T) {
 	old, patch, next := format{"3.7.8", "v1.37.3"}, format{"3.7.9", "v1.37.4"}, format{"3.7.9", "v1.38.0"}
 	m := newMember(t)
@@ -166,13 +167,13 @@ func TestRollback(t *testing.T) {
 	})
 	m.serve(old, func(c *clientv3.Client) {
 		if !m.has(c, "before") || m.has(c, "after") || m.has(c, "next") {
-			t.Error("the data are not those that were saved")
+			t.Error("the data are not those of the savepoint")
 		}
 		if r := m.put(c, "again", 1); r <= last {
-			t.Errorf("revision %d comes after %d, which a client may remember", r, last)
+			t.Errorf("revision %d after the restore is not above %d, which a client may remember", r, last)
 		}
 		if _, err := c.Get(context.Background(), "before", clientv3.WithRev(last)); err == nil {
-			t.Error("a revision that was dropped can be asked for")
+			t.Error("a dropped revision can be read")
 		}
 	})
 	if r := m.restored(); r.Version != "1.0.0" || r.Revision != saved || r.LostRevisions != last-saved {
@@ -187,7 +188,7 @@ func TestRollback(t *testing.T) {
 	// The replaced data remain for a version that understands them.
 	back := nodespec.EtcdRestore{Undo: true}
 	if _, err := m.local.restores().prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.38.0, which are newer") {
-		t.Errorf("putting back what is too new: %v", err)
+		t.Errorf("the restore of newer data: %v", err)
 	}
 	if _, err := m.local.restores().prepare(t.Context(), back, nil, next); err != nil {
 		t.Fatal(err)
@@ -199,8 +200,8 @@ func TestRollback(t *testing.T) {
 	})
 }
 
-// TestRecordServed checks that newer data which etcd serves count as data of this version, and that
-// its savepoint no longer replaces them.
+// TestRecordServed checks that newer data that etcd serves count as data of this version, and that
+// the savepoint of this version does not replace them after that.
 func TestRecordServed(t *testing.T) {
 	own := format{"3.7.8", "v1.37.3"}
 	for _, c := range []struct {
@@ -227,7 +228,7 @@ func TestRecordServed(t *testing.T) {
 	}
 }
 
-// TestSavepointNoEtcd checks that the error without a running etcd is immediate.
+// TestSavepointNoEtcd checks that the error is immediate if etcd does not run.
 func TestSavepointNoEtcd(t *testing.T) {
 	m := newMember(t)
 	if _, err := m.local.savepoints().take(t.Context(), reserve); err == nil || !strings.Contains(err.Error(), "does not run") {
@@ -235,8 +236,8 @@ func TestSavepointNoEtcd(t *testing.T) {
 	}
 }
 
-// TestSavepointSpace checks that a savepoint which would take the reserve is rejected. Files of
-// earlier savepoints are removed before the check, and when etcd starts.
+// TestSavepointSpace checks that a savepoint is rejected if it would use the reserved space. Files
+// of earlier savepoints are removed before the check, and when etcd starts.
 func TestSavepointSpace(t *testing.T) {
 	m := newMember(t)
 	names := func() string {
@@ -271,16 +272,16 @@ func TestSavepointSpace(t *testing.T) {
 		leave("0.8.0.db", "0.9.0.db", "0.9.0.db.part", "1.0.0.db.part")
 		_, err := m.local.savepoints().take(t.Context(), 1<<60)
 		if err == nil || !strings.Contains(err.Error(), "cannot take a savepoint: DATA has no space: it needs 1 MiB; ") || !strings.Contains(err.Error(), "delete unused images or volumes") {
-			t.Errorf("without room: %v", err)
+			t.Errorf("without space: %v", err)
 		}
 		if got := names(); got != "0.9.0.db" {
-			t.Errorf("after a save that was refused: %s", got)
+			t.Errorf("after a rejected savepoint: %s", got)
 		}
 		if _, err := m.local.savepoints().take(t.Context(), reserve); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(); got != "0.9.0.db 1.0.0.db" {
-			t.Errorf("after a save: %s", got)
+			t.Errorf("after a savepoint: %s", got)
 		}
 	})
 }
@@ -318,7 +319,7 @@ func TestRollbackNoSavepoint(t *testing.T) {
 	}
 	m.serve(format{"3.8.0", "v1.38.0"}, func(c *clientv3.Client) {
 		if !m.has(c, "next") {
-			t.Error("the data are gone")
+			t.Error("the data were removed")
 		}
 	})
 }
@@ -327,7 +328,7 @@ func TestRollbackNoSavepoint(t *testing.T) {
 func TestRollbackCut(t *testing.T) {
 	for name, named := range map[string][]netip.Addr{
 		"a single machine": nil,
-		// and are no members yet
+		// the other machines are configured, but are not etcd members yet
 		"others are named": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
 	} {
 		t.Run(name, func(t *testing.T) { testRollbackCut(t, named) })
@@ -359,7 +360,7 @@ func testRollbackCut(t *testing.T, named []netip.Addr) {
 			}
 			m.serve(old, func(c *clientv3.Client) {
 				if !m.has(c, "before") || m.has(c, "next") {
-					t.Error("the data are not those that were saved")
+					t.Error("the data are not those of the savepoint")
 				}
 			})
 			if r := m.restored(); r.LostRevisions != 2 {
@@ -367,14 +368,14 @@ func testRollbackCut(t *testing.T, named []netip.Addr) {
 			}
 			for _, left := range []string{restoringDir, droppedDir} {
 				if exists(m.local.at(left)) {
-					t.Errorf("%s is left", left)
+					t.Errorf("the file %s remains", left)
 				}
 			}
 		})
 	}
 }
 
-// restoreUntil does what ensureFormat does, up to the given number of its two moves.
+// restoreUntil does what ensureFormat does, but stops after the given number of its two moves.
 func restoreUntil(k localMember, last, own format, moves int) error {
 	if err := k.savepoints().restore(last, own); err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 )
 
 // machined uploads each stored and encrypted snapshot once to the target of the configuration.
-// machined decides when, and repeats the command until no snapshot remains to be uploaded. A file
-// beside the snapshots records the uploads.
+// machined decides when, and repeats the command of this file until every snapshot is uploaded. A
+// file in the directory of the snapshots records the uploads.
 
 // uploadsFile holds the uploadRecord.
 const uploadsFile = "sent.json"
@@ -101,8 +101,8 @@ func (l uploader) record(place string, all []storedSnapshot, one storedSnapshot)
 	return l.writeJSON(uploadsFile, n)
 }
 
-// checkEncrypted returns an error unless a file begins as a file of age does. The name alone is not
-// sufficient for a file that leaves the machine.
+// checkEncrypted returns an error if a file does not begin as age files do. The name of the file is
+// not a sufficient check, because the file leaves the machine.
 func checkEncrypted(f io.ReaderAt) error {
 	const head = "age-encryption.org/v1\n"
 	begins := make([]byte, len(head))

@@ -1,7 +1,7 @@
-// Package exporter serves the metrics of a process of the orchestrator to metricsd, on the socket
-// that the process inherits (pkg/service/exposition): the metrics of etcd, of the scheduler, of the
-// other controllers and of the controller manager. It also passes on the metrics that containerd
-// serves on loopback. The API server and the kubelet serve their own metrics at their ports.
+// Package exporter serves metrics of a process of the orchestrator to metricsd, on the socket that
+// the process inherits (pkg/service/exposition). These are the metrics of etcd, of the scheduler,
+// of the other controllers and of the controller manager, and also those that containerd serves on
+// loopback. The API server and the kubelet serve their own metrics at their ports.
 //
 // The process "node" also checks the tokens of the callers of metricsd, with the identity of the
 // kubelet: TokenReview and SubjectAccessReview. metricsd stores the answers.
@@ -44,9 +44,9 @@ func Run(process string, dirs dirs.Dirs) error {
 	return nil
 }
 
-// RunControllerManager serves the metrics of the controller manager in the background. Its process
-// is a child of the process "controllers", which passes them on. If that fails, the controller
-// manager runs without metrics.
+// RunControllerManager serves the metrics of the controller manager in the background. The
+// controller manager runs in a child of the process "controllers", and that process passes the
+// metrics on. If RunControllerManager fails, the controller manager runs without metrics.
 func RunControllerManager(dirs dirs.Dirs) {
 	var listener net.Listener
 	socket, err := safefile.Listen(controllerManagerSocket(dirs), 0, 0o700)
@@ -62,7 +62,8 @@ func RunControllerManager(dirs dirs.Dirs) {
 	go serve(listener, mux)
 }
 
-// controllerManagerSocket is in the directory of the controllers, which only their user can enter.
+// controllerManagerSocket is a socket in the directory of the process "controllers", which only the
+// user of that process can enter.
 func controllerManagerSocket(dirs dirs.Dirs) string {
 	return filepath.Join(dirs.Controllers, "manager.sock")
 }
@@ -128,7 +129,7 @@ func relay(client *http.Client, url string) http.Handler {
 }
 
 const (
-	fetchTimeout = 10 * time.Second // metricsd waits as long
+	fetchTimeout = 10 * time.Second // metricsd has the same timeout
 	maxText      = 16 << 20         // bytes of the metrics of another process
 )
 

@@ -24,7 +24,7 @@ type observation struct {
 	conversions []conversion
 	services    []apiService
 	terminating []namespace
-	bindings    bool // a policy binding exists, in the API or in a file
+	bindings    bool // a policy binding exists, in the API or in a file of sealed policies
 	// requests of the system for which priority and fairness has no seat
 	throttled []throttle
 	flows     bool // a FlowSchema or a priority level is not Kubernetes' own
@@ -52,7 +52,7 @@ type throttle struct {
 	ownSchema, ownLevel bool
 }
 
-type apiService struct{ name, problem string } // problem is empty if the server reaches it
+type apiService struct{ name, problem string } // problem: empty if the service is reachable
 
 type namespace struct{ name, problem string } // problem: why its content cannot be deleted
 
@@ -64,7 +64,7 @@ type obstacle struct {
 	suspend string
 }
 
-// calls are the results of recent calls of the server.
+// calls are the results of recent calls of the API server.
 type calls struct {
 	failed  map[string]string // webhooks that the server could not call, by name
 	refused refusal           // the answer to a request of the system
@@ -72,7 +72,7 @@ type calls struct {
 	unconverted map[string]string
 }
 
-// judge returns the obstacles. reach returns the reason why a backend cannot be reached.
+// judge returns the obstacles. reach returns the reason why a backend cannot be reached, or "".
 func judge(w observation, reach func(backend) string, recent calls) []obstacle {
 	found := map[string]obstacle{}
 	add := func(kind, name, why string) {
@@ -200,16 +200,16 @@ func lasting(all []obstacle, first map[string]time.Time, now time.Time, minAge t
 	return out
 }
 
-// maxText is the length of the announced text, in bytes: a message contains 500
-// (pkg/service/notify), and the remedy follows it.
+// maxText is the maximum length of the announced text, in bytes. A message can have 500 bytes
+// (pkg/service/notify), and the remedy follows the text.
 const maxText = 420
 
-// reasonLengths are the lengths to which reasons are cut, in bytes; text tries them in order until
-// all objects fit.
+// reasonLengths are the maximum lengths of a reason, in bytes. The function text tries them in this
+// order until all objects fit.
 var reasonLengths = []int{150, 80, 40, 0}
 
-// text returns the announced text: each object by name, with as much of the reasons as fits, and
-// the remedy.
+// text returns the announced text: the name of each object, with its reason as far as the reason
+// fits, and the remedy.
 func text(all []obstacle) string {
 	if len(all) == 0 {
 		return ""

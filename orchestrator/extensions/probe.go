@@ -24,8 +24,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
-// prober sends requests to the server as the system and as its admins. No request changes an
-// object. A request is not sent if the cluster has no object that could block it.
+// prober sends requests to the server, as the system and as clients on which the cluster depends.
+// The requests change no object. A request is not sent if the cluster has no object that could
+// block it.
 type prober struct {
 	accounts kubernetes.Interface // as the controller manager
 	callers  []caller
@@ -88,8 +89,8 @@ func newProber(config *rest.Config, node string) (*prober, error) {
 	return p, nil
 }
 
-// run sends the requests in intervals. While a result names an obstacle, it sends them at each
-// call, so that the end of the obstacle is noticed soon.
+// run sends the requests every probeInterval. While a result names an obstacle, run sends them at
+// each call, so the end of the obstacle is noticed soon.
 func (p *prober) run(ctx context.Context, now observation) {
 	if time.Since(p.last) < probeInterval && p.refused == (refusal{}) && len(p.unconverted) == 0 && !slices.ContainsFunc(p.classified, func(c classification) bool { return c.rejected }) {
 		return
@@ -178,7 +179,7 @@ func (p *prober) read(ctx context.Context, definitions []conversion) map[string]
 }
 
 // readVersions returns why the server cannot convert an object of one of the collections, or "".
-// known is false if ctx has ended before the result.
+// known is false if ctx ends first.
 func (p *prober) readVersions(ctx context.Context, collections []string) (why string, known bool) {
 	for _, path := range collections {
 		if why := p.readOne(ctx, path); why != "" {
@@ -193,7 +194,8 @@ func (p *prober) readVersions(ctx context.Context, collections []string) (why st
 var conversionFailed = regexp.MustCompile(`conversion webhook for .*? (?:failed|returned)(?:: |,| )(.*)`)
 
 // readOne returns why the server cannot convert an object, or "". It reads the first object of the
-// list by its name: the list comes from memory, and a single object from etcd.
+// list once more by its name: the list comes from memory, but a single object comes from etcd and
+// so needs the converter.
 func (p *prober) readOne(ctx context.Context, collection string) string {
 	body, why := p.metadata(ctx, "PartialObjectMetadataList", collection+"?limit=1")
 	var list metav1.PartialObjectMetadataList
@@ -209,8 +211,8 @@ func (p *prober) readOne(ctx context.Context, collection string) string {
 	return why
 }
 
-// metadata reads the metadata of objects as kind; the server converts them first. why is the error
-// of the converter; empty if ctx has ended.
+// metadata reads the metadata of objects in the form kind, for which the server converts the
+// objects. why is the error of the converter; it is empty if there is none, or if ctx has ended.
 func (p *prober) metadata(ctx context.Context, kind, path string) (body []byte, why string) {
 	status, _, body, err := get(ctx, p.server, p.host+path, "application/json;g=meta.k8s.io;v=v1;as="+kind)
 	switch {

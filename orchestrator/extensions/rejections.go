@@ -11,7 +11,7 @@ import (
 // retention is how long a webhook counts as failing after its last failed call.
 const retention = time.Minute
 
-// maxRetained bounds the log; it has at most as many names as there are webhooks.
+// maxRetained bounds the number of webhooks in the log.
 const maxRetained = 256
 
 // RejectionLog records the webhooks that the API server could not call. The zero value is ready. It
@@ -86,7 +86,8 @@ var (
 	policyDenied = regexp.MustCompile(`(ValidatingAdmissionPolicy|policy) ['"]([^'"]+)['"](?: with binding '([^']+)')? denied request: (.*)`)
 )
 
-// parse parses the text of an error; the zero value means that no webhook or policy is the cause.
+// parse parses the text of an error. It returns the zero value if no webhook or policy is the cause
+// of the error.
 func parse(text string) refusal {
 	text = strings.Join(strings.Fields(text), " ")
 	if m := callFailed.FindStringSubmatch(text); m != nil {

@@ -32,13 +32,14 @@ const Name = nodespec.Extensions
 const (
 	// interval is the time between two passes. It is short, because most checks only read memory.
 	interval = 10 * time.Second
-	// gracePeriod is how long an obstacle must persist before it is reported.
+	// gracePeriod is the time for which an obstacle must persist before it is reported.
 	gracePeriod = 15 * time.Second
-	// terminatingLimit is how long the deletion of a namespace may take before its reason is
-	// checked.
+	// terminatingLimit is the time after which the reason is checked for which a namespace is not
+	// deleted yet.
 	terminatingLimit = time.Minute
-	// probeInterval is the time between two series of requests as the system; probeTimeout bounds
-	// each request, and seriesTimeout the series, during which no other obstacle is found.
+	// probeInterval is the time between two series of requests as the system. probeTimeout bounds
+	// each request. seriesTimeout bounds the series, because other obstacles are found only after
+	// the series.
 	probeInterval = time.Minute
 	probeTimeout  = 35 * time.Second // a webhook may take 30 s
 	seriesTimeout = 2 * probeTimeout
@@ -173,7 +174,7 @@ func (w *watcher) check(ctx context.Context) []obstacle {
 	now := w.observe(time.Now())
 	w.probes.run(ctx, now)
 	now.throttled = w.throttles(w.probes.classified)
-	known := map[backend]string{} // many webhooks share a backend
+	known := map[backend]string{} // because many webhooks share a backend
 	reach := func(b backend) string {
 		why, asked := known[b]
 		if !asked {
@@ -290,7 +291,7 @@ func backendOf(c admissionv1.WebhookClientConfig) backend {
 }
 
 func serviceBackend(namespace, name string, port *int32) backend {
-	b := backend{namespace: namespace, name: name, port: 443} // the API's default
+	b := backend{namespace: namespace, name: name, port: 443} // 443 is the default of the API
 	if port != nil {
 		b.port = *port
 	}
@@ -311,7 +312,8 @@ func converter(c *apiextensionsv1.CustomResourceConversion) (backend, bool) {
 	return backend{}, false
 }
 
-// unavailable returns the reason why the API server does not reach the server of a registration.
+// unavailable returns the reason why the API server cannot reach the server of an APIService, or
+// "".
 func unavailable(a *apiregistrationv1.APIService) string {
 	for _, c := range a.Status.Conditions {
 		if c.Type == apiregistrationv1.Available && c.Status == apiregistrationv1.ConditionFalse {
@@ -321,7 +323,7 @@ func unavailable(a *apiregistrationv1.APIService) string {
 	return ""
 }
 
-// undeleted returns the reason why the content of a namespace cannot be deleted.
+// undeleted returns the reason why the content of a namespace cannot be deleted, or "".
 func undeleted(n *corev1.Namespace) string {
 	for _, c := range n.Status.Conditions {
 		switch c.Type {

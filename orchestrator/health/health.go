@@ -1,6 +1,6 @@
 // Package health polls the health endpoints of components and API servers. Check announces the
 // first success of a component and each later change. Prober probes many servers of the same kind.
-// The package only reports results; each server decides whether it is healthy.
+// The servers decide whether they are healthy; the package only reports their answers.
 package health
 
 import (
@@ -19,10 +19,11 @@ import (
 )
 
 const (
-	// starting is the interval until the first success. It bounds how late a boot notices that a
-	// component is ready.
+	// starting is the interval until the first success. It limits the delay with which a boot
+	// notices that a component is ready.
 	starting = 300 * time.Millisecond
-	// steady is the interval afterwards. A component that exits is detected at once by other means.
+	// steady is the interval after the first success. It can be long, because the end of a process
+	// is detected at once by other means.
 	steady = 10 * time.Second
 	// timeout bounds a request.
 	timeout = 5 * time.Second
@@ -68,8 +69,8 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 	}
 }
 
-// client returns the HTTP client and the content of CAFile that it trusts. It returns last while
-// that content is unchanged.
+// client returns an HTTP client and the content of CAFile that this client trusts. While that
+// content is the same as trusted, it returns last.
 func (c Check) client(last *http.Client, trusted []byte) (*http.Client, []byte, error) {
 	transport := &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 2 * steady}
 	var pem []byte

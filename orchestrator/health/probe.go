@@ -31,7 +31,7 @@ type Prober struct {
 
 // ProbeResult is the result of a probe.
 type ProbeResult struct {
-	Reachable bool   // the server answered, with a certificate that a CA of CAFile signed
+	Reachable bool   // the server answered with a certificate of a CA in CAFile
 	Late      bool   // the probe timed out; the network or this machine can be the cause
 	Problem   string // why the server is not ready, or empty
 }

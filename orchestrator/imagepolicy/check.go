@@ -35,7 +35,7 @@ type store interface {
 	PinSignatures(ctx context.Context, name, image string) error
 }
 
-// checker decides which images can run.
+// checker decides which images may run.
 type checker struct {
 	rules []config.ImageRule
 	store store
@@ -59,8 +59,8 @@ func fullName(name string) (string, error) {
 	return named.String(), nil
 }
 
-// ruleFor returns the rule for the full name of an image; the error says why no image of this name
-// can run.
+// ruleFor returns the rule for the full name of an image. If no rule matches the name, the error
+// says so.
 func (c *checker) ruleFor(name string) (rule, error) {
 	repository := repositoryOf(name)
 	for i, r := range c.rules {
@@ -80,8 +80,8 @@ func repositoryOf(name string) string {
 	return name
 }
 
-// pulled returns the rule for a full name before a pull. The name of the pause image belongs to the
-// system: a pull would replace the image from which every sandbox starts.
+// pulled returns the rule for a full name before a pull. It rejects the name of the pause image,
+// because a pull would replace the image from which every sandbox starts.
 func (c *checker) pulled(name string) (rule, error) {
 	if name == c.pause {
 		return rule{}, fmt.Errorf("image %s: the name belongs to the system; use another name", name)
@@ -89,8 +89,8 @@ func (c *checker) pulled(name string) (rule, error) {
 	return c.ruleFor(name)
 }
 
-// check returns why an image cannot run; nil if it can. name is its full name in the pod, and id
-// the digest of its configuration.
+// check returns why an image must not run, or nil if it may run. name is its full name in the pod,
+// and id the digest of its configuration.
 func (c *checker) check(ctx context.Context, name, id string) error {
 	r, err := c.ruleFor(name)
 	if err != nil {
@@ -150,13 +150,13 @@ func (s *search) addReason(reason string) {
 	}
 }
 
-// fetched reports whether signatures that were fetched before cover the image.
+// fetched reports whether signatures that the machine has fetched earlier cover the image.
 func (s *search) fetched(ctx context.Context, name string, _ imagestore.Subject) bool {
 	return s.accepts(ctx, true, name)
 }
 
-// imported reports whether imported signatures cover the image. Signatures that are used are
-// pinned, because the kubelet could delete them before the image.
+// imported reports whether imported signatures cover the image. It pins the signatures that do,
+// because the kubelet could otherwise delete them before the image.
 func (s *search) imported(ctx context.Context, name string, subject imagestore.Subject) bool {
 	if !s.accepts(ctx, false, name) {
 		return false
@@ -182,7 +182,7 @@ func (s *search) fetch(ctx context.Context, name string, subject imagestore.Subj
 	return s.accepts(ctx, true, name)
 }
 
-// accepts reports whether a signature behind a name covers the image.
+// accepts reports whether a signature with the given name in the store covers the image.
 func (s *search) accepts(ctx context.Context, fetched bool, name string) bool {
 	target, err := s.store.Signatures(ctx, fetched, name)
 	var all []imagesignature.Signature

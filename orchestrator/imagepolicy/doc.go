@@ -11,7 +11,7 @@
 //	PullImage         an image that no rule accepts is not pulled; a pulled image without an
 //	                  accepted signature is an error of the pull.
 //
-// check.go decides, proxy.go forwards. Without rules there is no proxy. The proxy parses foreign
-// documents in the process of the kubelet, not in PID 1, by pkg/imagestore/imagesignature and
-// pkg/imagestore.
+// check.go decides, proxy.go forwards. Without rules there is no proxy. The proxy parses documents
+// of foreign origin in the process of the kubelet, with pkg/imagestore and
+// pkg/imagestore/imagesignature, not in PID 1.
 package imagepolicy

@@ -28,8 +28,8 @@ const Name = "image-policy"
 // maxMessage is the kubelet's limit of a message in bytes (k8s.io/cri-client, maxMsgSize).
 const maxMessage = 16 << 20
 
-// reconnect has the delays between attempts to connect to containerd after its restart. They equal
-// the delays of the kubelet (k8s.io/cri-client, maxBackoffDelay).
+// reconnect has the delays between attempts to connect to containerd after its restart. They are
+// the same as those of the kubelet (k8s.io/cri-client, maxBackoffDelay).
 var reconnect = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 
 // Components returns the component on a node with rules.
@@ -48,8 +48,8 @@ func RuntimeSocket(spec nodespec.Spec, dirs dirs.Dirs) string {
 	return filepath.Join(dirs.Node, "cri.sock")
 }
 
-// Run serves the proxy until ctx is done. It begins to listen when containerd accepts connections:
-// the kubelet waits for the socket.
+// Run serves the proxy until ctx is done. It listens only when containerd accepts connections,
+// because the kubelet waits for the proxy's socket.
 func Run(ctx context.Context, env component.Env) error {
 	if err := component.AwaitSocket(ctx, env.Dirs.ContainerdSocket); err != nil {
 		return nil // stopped before the start
@@ -89,7 +89,8 @@ type proxy struct {
 	checker *checker
 }
 
-// handle checks and forwards a call that the policy concerns, and copies every other call.
+// handle checks and forwards the calls to which the policy applies, and forwards every other call
+// unchanged.
 func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
 	headers, _ := metadata.FromIncomingContext(down.Context())
@@ -132,9 +133,10 @@ func (p *proxy) createContainer(ctx context.Context, down grpc.ServerStream) err
 	return down.SendMsg(answer)
 }
 
-// checkImage checks an image, and replaces its name by its ID. The name in the pod, by which a rule
-// is selected, must be a name of the image in the store: containerd also finds an image by a part
-// of its ID, so a pod could use an image of another repository by a name that a rule accepts.
+// checkImage checks an image, and replaces its name by its ID. The name in the pod, which selects
+// the rule, must be a name of the image in the store. The reason is that containerd also finds an
+// image by a part of its ID: a pod could otherwise use such a part as a name that a rule accepts,
+// for an image of another repository.
 func (p *proxy) checkImage(ctx context.Context, image *cri.ImageSpec) error {
 	name := image.GetUserSpecifiedImage()
 	if name == "" {
@@ -190,8 +192,8 @@ func (p *proxy) pullImage(ctx context.Context, down grpc.ServerStream) error {
 	return down.SendMsg(answer)
 }
 
-// invalid returns the error by which the kubelet recognizes a missing signature. The kubelet looks
-// for this error only behind the code Unknown.
+// invalid returns the error by which the kubelet recognizes a missing signature. The kubelet
+// recognizes it only with the code Unknown.
 func invalid(err error) error {
 	return status.Errorf(codes.Unknown, "%v: %v", crierrors.ErrSignatureValidationFailed, err)
 }

@@ -31,7 +31,7 @@ type runtime struct {
 	pulled  []string
 }
 
-// ImageStatus finds images by a part of their ID, too, as containerd does.
+// ImageStatus also finds images by a part of their ID, as containerd does.
 func (r *runtime) ImageStatus(_ context.Context, q *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
 	for name, id := range r.ids {
 		if q.Image.Image == name || strings.HasPrefix(id, q.Image.Image) {
@@ -66,7 +66,7 @@ func (r *runtime) GetContainerEvents(_ *cri.GetEventsRequest, out cri.RuntimeSer
 	return status.Error(codes.Aborted, "the end")
 }
 
-// started returns a fake runtime, and a connection to the proxy before it with these rules.
+// started returns a fake runtime, and a connection to a proxy of that runtime with the given rules.
 func started(t *testing.T, rules ...config.ImageRule) (*runtime, *grpc.ClientConn) {
 	t.Helper()
 	spec := nodespec.Spec{Node: nodespec.Node{ImagePolicy: rules, PauseImage: "orlop.dev/pause:1"}}
@@ -107,7 +107,7 @@ func started(t *testing.T, rules ...config.ImageRule) (*runtime, *grpc.ClientCon
 	return r, conn
 }
 
-// TestForward: calls without an image pass unchanged, with headers, streams and errors.
+// TestForward checks that calls without an image pass unchanged, with headers, streams and errors.
 func TestForward(t *testing.T) {
 	_, conn := started(t, config.ImageRule{Images: []config.RepositoryPattern{"*"}, Unsigned: true})
 	client := cri.NewRuntimeServiceClient(conn)
@@ -134,8 +134,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestCreateContainer: only images with a rule start, by the ID that was checked, under a name that
-// the image has.
+// TestCreateContainer checks that a container starts only if its image has a rule and the name in
+// the pod is a name of the image, and that the container starts with the ID that was checked.
 func TestCreateContainer(t *testing.T) {
 	r, conn := started(t, config.ImageRule{Images: []config.RepositoryPattern{"registry.example.com/free", "docker.io/*"}, Unsigned: true})
 	client := cri.NewRuntimeServiceClient(conn)
@@ -159,7 +159,7 @@ func TestCreateContainer(t *testing.T) {
 		{"a part of an ID as the name", spec(id, id[:20]), nil, "name the image by its repository"},
 		{"only an ID", spec(id, ""), nil, "name the image by its repository"},
 		{"a name that the machine does not have", spec(another, "docker.io/library/nginx"), nil, "docker.io/library/nginx:latest is not the name of the image"},
-		{"an image that is gone", spec("registry.example.com/free:2", ""), nil, "pull or import it again"},
+		{"a deleted image", spec("registry.example.com/free:2", ""), nil, "pull or import it again"},
 		{"no image", nil, nil, "not the name of an image"},
 	} {
 		r.created = nil
@@ -179,8 +179,8 @@ func TestCreateContainer(t *testing.T) {
 	}
 }
 
-// TestPullImage: an image without a rule is not pulled, and a pull without an accepted signature
-// fails in the form that the kubelet reports as SignatureValidationFailed.
+// TestPullImage checks that an image without a rule is not pulled, and that a pull without an
+// accepted signature fails in the form that the kubelet reports as SignatureValidationFailed.
 func TestPullImage(t *testing.T) {
 	key := newKey()
 	r, conn := started(t, config.ImageRule{Images: []config.RepositoryPattern{"registry.example.com/free"}, Unsigned: true},
@@ -207,7 +207,7 @@ func TestPullImage(t *testing.T) {
 	}
 }
 
-// TestRuntimeSocket: without rules, the kubelet reaches containerd itself.
+// TestRuntimeSocket checks that, without rules, the kubelet connects to containerd directly.
 func TestRuntimeSocket(t *testing.T) {
 	var spec nodespec.Spec
 	if got, want := RuntimeSocket(spec, dirs.System()), dirs.System().ContainerdSocket; got != want || Components(spec) != nil {

@@ -32,7 +32,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// secret is the ID that no error may show.
+// secret is the AppRole secret ID, which no error may contain.
 const secret = "hunter2-secret-id"
 
 // site is a key manager with a plugin that uses it.
@@ -100,8 +100,8 @@ func (s *site) status(want string) {
 	}
 }
 
-// TestKey checks encryption and decryption, also with former versions of the key, and that other
-// settings need no restart.
+// TestKey checks encryption, and decryption also of former versions of the key. It also checks that
+// changed settings need no restart.
 func TestKey(t *testing.T) {
 	s := newSite(t)
 	s.status("v1")
@@ -116,7 +116,7 @@ func TestKey(t *testing.T) {
 		t.Errorf("the former version: %q, %v", plain, err)
 	}
 	if _, err := s.service.Decrypt(t.Context(), "", &plugin.DecryptRequest{Ciphertext: []byte("vault:v9:AAAA")}); err == nil || !strings.Contains(err.Error(), "it answers 400: invalid ciphertext") {
-		t.Errorf("another ciphertext: %v", err)
+		t.Errorf("a changed ciphertext: %v", err)
 	}
 	if n := s.Logins(); n != 1 {
 		t.Errorf("%d logins, want 1", n)
@@ -126,12 +126,12 @@ func TestKey(t *testing.T) {
 	s.write()
 	s.status("v1")
 	if other.Logins() != 1 {
-		t.Error("the other server is not used")
+		t.Error("the server in the changed settings is not used")
 	}
 }
 
-// TestTokens checks that a token is replaced before it expires, or when the server has forgotten
-// it, and that missing rights do not cause a login at each request.
+// TestTokens checks that a token is replaced before it expires, and when the server no longer knows
+// it. It also checks that missing rights do not cause a login at each request.
 func TestTokens(t *testing.T) {
 	s := newSite(t)
 	s.TTL = time.Hour
@@ -150,19 +150,19 @@ func TestTokens(t *testing.T) {
 	s.Forget() // for example a restart of the server
 	s.status("v1")
 	if n := s.Logins(); n != 3 {
-		t.Errorf("%d logins after the server forgot the token, want 3", n)
+		t.Errorf("%d logins after the server revoked the token, want 3", n)
 	}
 	s.Deny(true)
 	for range 5 {
 		s.status("cannot encrypt: it answers 403: permission denied; the policy of the machine needs the capability update on transit/encrypt/orlop")
 	}
 	if n := s.Logins(); n != 3 {
-		t.Errorf("%d logins without rights within a minute, want 3", n)
+		t.Errorf("%d logins within a minute without rights, want 3", n)
 	}
 	s.now = s.now.Add(2 * time.Minute)
 	s.status("it answers 403")
 	if n := s.Logins(); n != 4 {
-		t.Errorf("%d logins without rights after a minute, want 4", n)
+		t.Errorf("%d logins after a minute without rights, want 4", n)
 	}
 	s.Deny(false)
 	s.status("v1")
@@ -185,7 +185,7 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// TestSettings checks the errors of wrong settings, and that right settings then work.
+// TestSettings checks the errors of wrong settings, and that correct settings then work.
 func TestSettings(t *testing.T) {
 	foreign, err := pki.NewCA("foreign", time.Hour)
 	if err != nil {
@@ -228,15 +228,15 @@ func TestSettings(t *testing.T) {
 	s.status("v1")
 }
 
-// TestAnswers checks that answers of a wrong, broken or malicious server are errors, and lead the
-// token nowhere.
+// TestAnswers checks that answers of a wrong, broken or malicious server are errors, and that the
+// client does not send the token to another server.
 func TestAnswers(t *testing.T) {
 	var elsewhere atomic.Int32
 	other, _ := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	text := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
-			_, _ = io.WriteString(w, body) // the client can be gone
+			_, _ = io.WriteString(w, body) // the client may have disconnected
 		}
 	}
 	for name, c := range map[string]struct {
@@ -288,12 +288,12 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestSilence checks that a server that does not answer delays a caller only until its own
-// deadline, and that no caller waits for the login of another.
+// TestSilence checks that a server that does not answer delays a caller at most until the caller's
+// own deadline, and that no caller waits for the login of another caller.
 func TestSilence(t *testing.T) {
 	s := newSite(t)
 	server, ca := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // so that the server notices the end of the connection
+		_, _ = io.Copy(io.Discard, r.Body) // so the server notices the end of the connection
 		<-r.Context().Done()
 	}))
 	s.key.Endpoint, s.key.CAs = server.URL, ca
@@ -314,12 +314,12 @@ func TestSilence(t *testing.T) {
 				t.Error(err)
 			}
 		case <-time.After(time.Minute):
-			t.Fatal("a caller waits without end")
+			t.Fatal("a caller waits beyond its deadline")
 		}
 	}
 }
 
-// TestForwarder checks that the server is reached by the socket of the forwarder.
+// TestForwarder checks that the client reaches the server through the socket of the forwarder.
 func TestForwarder(t *testing.T) {
 	s := newSite(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -344,8 +344,8 @@ func TestForwarder(t *testing.T) {
 	}
 }
 
-// node returns a control-plane machine with a key manager, in a directory with a short name: the
-// path of a socket is short.
+// node returns a control-plane machine with a key manager. The name of its directory is short,
+// because the path of a socket has at most 107 bytes.
 func (s *site) node(encrypt bool) (nodespec.Spec, dirs.Dirs) {
 	s.t.Helper()
 	spec := nodespec.Spec{Node: nodespec.Node{ControlPlane: true}}
@@ -363,13 +363,13 @@ func (s *site) node(encrypt bool) (nodespec.Spec, dirs.Dirs) {
 	return spec, d
 }
 
-// TestUpstream checks with the code of the API server that Secrets are encrypted with the key
-// manager, stay readable when another provider encrypts, are stale after a rotation of the key, and
-// that a missing key manager is an error with its reason.
+// TestUpstream checks the following with the code of the API server. Secrets are encrypted with the
+// key manager. They stay readable when another provider encrypts. They are stale after a rotation
+// of the key. If the key manager is unavailable, the error contains the reason.
 func TestUpstream(t *testing.T) {
 	s := newSite(t)
 	where := value.DefaultContext("/registry/secrets/a/b")
-	// as the API server does, which starts anew for each configuration
+	// like the API server, which restarts for each configuration
 	with := func(encrypt bool, use func(value.Transformer, func() error)) {
 		t.Helper()
 		spec, d := s.node(encrypt)
@@ -420,12 +420,12 @@ func TestUpstream(t *testing.T) {
 	})
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(s.file), "kms-*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left %q, %v", left, err)
+		t.Errorf("files that were not removed: %q, %v", left, err)
 	}
 }
 
-// TestServe checks the mode of the socket, that a socket of a former process is replaced, and that
-// a machine without a key manager needs none.
+// TestServe checks the mode of the socket, that the socket of a former process is replaced, and
+// that a machine without a key manager needs no socket.
 func TestServe(t *testing.T) {
 	s := newSite(t)
 	socket := filepath.Join(filepath.Dir(s.file), nodespec.KMSSocket)
@@ -448,7 +448,7 @@ func TestServe(t *testing.T) {
 		t.Error(err)
 	}
 	if err := s.service.Serve(t.Context(), filepath.Join(socket, "x"), func() {}); err == nil || !strings.Contains(err.Error(), "/x: cannot listen") {
-		t.Errorf("a socket that cannot be: %v", err)
+		t.Errorf("a socket in a missing directory: %v", err)
 	}
 	file, last, stop, err := ForCommand(t.Context(), nodespec.Spec{}, dirs.Dirs{API: "/a"})
 	if err != nil || file != "/a/encryption.yaml" || last() != nil {
@@ -457,8 +457,9 @@ func TestServe(t *testing.T) {
 	stop()
 }
 
-// TestRun checks that the component is announced before the API server can use the plugin: a later
-// announcement would replace a problem that the API server has found.
+// TestRun checks the order of the first announcement and of the call of serving. The API server can
+// use the plugin after that call, so a later announcement could replace a problem that the API
+// server has found.
 func TestRun(t *testing.T) {
 	s := newSite(t)
 	spec, d := s.node(true)
@@ -494,6 +495,6 @@ func TestDescribe(t *testing.T) {
 	with.Kubernetes.APIServer.KMS = &config.KMS{}
 	without.Kubernetes.APIServer.KMS = &config.KMS{} // a worker
 	if len(Components(with)) != 1 || len(Components(without)) != 0 || len(Components(nodespec.Spec{})) != 0 {
-		t.Error("the component is on the wrong machines")
+		t.Error("the component runs on a wrong machine, or not on all machines with a key manager")
 	}
 }

@@ -18,7 +18,7 @@ import (
 // Name is the component's name.
 const Name = "kms"
 
-// Components describes the component; none without a key manager.
+// Components describes the component. The list is empty without a key manager.
 func Components(spec nodespec.Spec) []component.Component {
 	if !configured(spec) {
 		return nil
@@ -31,7 +31,7 @@ func configured(spec nodespec.Spec) bool {
 }
 
 // Run serves the plugin for the API server of the process, and announces the state of the key
-// manager. The component is ready even if the key manager fails, and then reports a problem.
+// manager. If the key manager fails, the component stays ready and reports a problem.
 func Run(ctx context.Context, env component.Env, serving func()) error {
 	file := filepath.Join(env.Dirs.API, nodespec.KMSFile)
 	s := New(file, forwarder(env.Spec), func(version string, err error) {
@@ -56,7 +56,8 @@ func describe(file, version string, err error) string {
 	return key + ", version " + version
 }
 
-// forwarder returns the socket of the forwarder; empty: the server is reached directly.
+// forwarder returns the path of the forwarder's socket. It is empty if the machine connects
+// directly to the server.
 func forwarder(spec nodespec.Spec) string {
 	if spec.Network.Forwarder {
 		return paths.ForwarderSocket
@@ -64,10 +65,10 @@ func forwarder(spec nodespec.Spec) string {
 	return ""
 }
 
-// ForCommand serves the plugin for a command that runs beside the API server, or without it. It
-// returns the file of the EncryptionConfiguration that names the socket of the command, the last
-// error of the key manager (nil: none), and a function that ends the plugin. Without a key manager
-// it returns the file of the API server.
+// ForCommand serves the plugin for a command that runs beside the API server, or while the API
+// server does not run. It returns the path of an EncryptionConfiguration with the socket of this
+// plugin, a function last for the last error of the key manager (nil if there is none), and a
+// function that ends the plugin. Without a key manager, file is the file of the API server.
 func ForCommand(ctx context.Context, spec nodespec.Spec, d dirs.Dirs) (file string, last func() error, stop func(), err error) {
 	file, last = filepath.Join(d.API, nodespec.Encryption), func() error { return nil }
 	if !configured(spec) {
@@ -83,7 +84,7 @@ func ForCommand(ctx context.Context, spec nodespec.Spec, d dirs.Dirs) (file stri
 		listener, err = component.Listen(socket)
 	}
 	if err != nil {
-		_ = os.RemoveAll(own) // the first error counts
+		_ = os.RemoveAll(own) // the first error is returned
 		return "", nil, nil, err
 	}
 	s := New(filepath.Join(d.API, nodespec.KMSFile), forwarder(spec), func(string, error) {})
@@ -91,12 +92,12 @@ func ForCommand(ctx context.Context, spec nodespec.Spec, d dirs.Dirs) (file stri
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = s.serve(ctx, listener) // after an error the requests of the command fail
+		_ = s.serve(ctx, listener) // after an error, the requests of the command fail
 	}()
 	return copied, s.LastError, func() {
 		cancel()
 		<-ended
-		_ = os.RemoveAll(own) // a tmpfs: no leftover stays after a boot
+		_ = os.RemoveAll(own) // a file that remains is on a tmpfs, and so removed at the next boot
 	}, nil
 }
 

@@ -24,9 +24,9 @@ type Service struct {
 	last error // of the last Status
 }
 
-// New returns a plugin with the settings in a file (nodespec.KMS). forwarder is the socket of the
-// forwarder; empty: the server is reached directly. report gets the result of each check: the
-// version of the key, or the error with its remedy.
+// New returns a plugin with the settings in a file (nodespec.KMS). forwarder is the path of the
+// forwarder's socket; it is empty if the machine connects directly to the server. report gets the
+// result of each check: the version of the key, or the error with its remedy.
 func New(file, forwarder string, report func(version string, err error)) *Service {
 	return &Service{key: newTransit(file, forwarder), report: report}
 }
@@ -108,7 +108,7 @@ func (s *Service) serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("KMS: cannot serve: %w", err)
 	case <-ctx.Done():
 		server.Stop()
-		if err := <-ended; !errors.Is(err, grpc.ErrServerStopped) { // it had begun to serve
+		if err := <-ended; !errors.Is(err, grpc.ErrServerStopped) { // the server had begun to serve
 			return err
 		}
 		return nil

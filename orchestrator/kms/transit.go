@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// requestTimeout bounds a request to the server. The API server waits nodespec.KMSTimeout for
-	// the plugin, long enough for a login and a request.
+	// requestTimeout bounds a request to the server. It is so short that a login and a request fit
+	// into nodespec.KMSTimeout, the time for which the API server waits for the plugin.
 	requestTimeout = 4 * time.Second
 	// maxAnswer is the maximum size of an answer, in bytes. An encrypted key has about 100 bytes.
 	maxAnswer = 64 << 10
@@ -33,8 +33,8 @@ const (
 	minTokenAge = time.Minute
 )
 
-// transit is a client of a key. Its settings are in a file, which it reads again before each
-// request: other credentials, or another address, need no restart.
+// transit is a client of the server for one key. Its settings are in a file, which transit reads
+// again before each request, so a change of the credentials or of the address needs no restart.
 type transit struct {
 	file      string // a nodespec.KMS
 	forwarder string // the socket of the forwarder; empty: direct connections
@@ -108,7 +108,8 @@ func (t *transit) decrypt(ctx context.Context, ciphertext string) ([]byte, error
 	return out.Data.Plaintext, nil
 }
 
-// call performs an operation of the key. If the server no longer knows the token, it logs in again.
+// call performs an operation of the key. If the server rejects the token, call logs in again and
+// repeats the operation.
 func (t *transit) call(ctx context.Context, operation string, in, out any) error {
 	s, err := t.login(ctx, "")
 	if err != nil {
@@ -133,7 +134,7 @@ func isForbidden(err error) bool {
 }
 
 // login returns a session. It logs in if there is no token, if two thirds of the lifetime of the
-// token are over, or if the server has rejected the token.
+// token are over, or if the token is the rejected token.
 func (t *transit) login(ctx context.Context, rejected string) (*session, error) {
 	release, err := limits.Acquire(ctx, t.lock, "login")
 	if err != nil {
@@ -283,7 +284,8 @@ func (s *session) post(ctx context.Context, path string, in, out any) error {
 	return nil
 }
 
-// refused returns the error for an answer: its text lists the errors of the server.
+// refused returns the error for an answer that is no success. The error lists the errors in text,
+// the body of the answer.
 func refused(status int, text []byte) error {
 	var said struct{ Errors []string }
 	if json.Unmarshal(text, &said) != nil || len(said.Errors) == 0 {

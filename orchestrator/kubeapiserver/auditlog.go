@@ -17,13 +17,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 )
 
-// maxAuditEvent is the maximum size of an event in bytes: of a larger event, the request and the
-// response are omitted. Of the recorded kinds, only huge roles reach it.
+// maxAuditEvent is the maximum size of an event in bytes. The log omits the request and the
+// response of a larger event. Of the recorded kinds, only huge roles reach this size.
 const maxAuditEvent = 256 << 10
 
-// newAuditBackend returns upstream's audit log for the flags --audit-log-…, as a chain of lines
-// (package kubeaudit). Upstream's own backend for these flags is not used, because it accepts no
-// other writer; it has written nothing yet.
+// newAuditBackend returns the backend for upstream's flags --audit-log-…, which writes a chain of
+// lines (package kubeaudit). Upstream's own backend for these flags is not used, because it accepts
+// no other writer.
 func newAuditBackend(o options.AuditLogOptions) (auditing.Backend, error) {
 	chain, err := kubeaudit.NewWriter(filepath.Dir(o.Path), &lumberjack.Logger{
 		Filename: o.Path, MaxAge: o.MaxAge, MaxBackups: o.MaxBackups, MaxSize: o.MaxSize, Compress: o.Compress,

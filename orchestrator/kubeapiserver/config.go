@@ -47,11 +47,11 @@ import (
 // (upstream's value).
 const resync = 10 * time.Minute
 
-// newConfig makes the configuration of the three servers of kube-apiserver: the core, the custom
-// resources and the aggregator. It opens the listening socket and, when the function etcd has
-// returned, the connections to etcd. The configuration does not contain the OpenAPI documents of
-// the core; the caller attaches the returned documents to the core server. metricsAt are the
-// addresses of the resource metrics API.
+// newConfig returns the configuration of the three servers of kube-apiserver: the core, the custom
+// resources and the aggregator. It opens the listening socket. When the function etcd has returned,
+// it opens the connections to etcd. The configuration does not contain the OpenAPI documents of the
+// core; the caller attaches the returned documents to the core server. metricsAt are the addresses
+// of the resource metrics API.
 func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations, metricsAt []netip.AddrPort) (*app.Config, *documents, error) {
 	generic, shared, storage, err := genericConfig(opts, etcd, revoked)
 	if err != nil {
@@ -149,9 +149,9 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	return config, shared, storage, nil
 }
 
-// serve opens the port and gives the server a client for requests to itself, with a random bearer
-// token and a separate certificate. The server presents this certificate only for a server name
-// that no other client uses.
+// serve opens the port, and makes a client for requests of the server to itself. The client has a
+// random bearer token, and a separate certificate of the server. The server presents this
+// certificate only for a server name that no other client uses.
 func serve(opts options.CompletedOptions, config *genericapiserver.Config) error {
 	if err := opts.SecureServing.SecureServingOptions.ApplyTo(&config.SecureServing); err != nil {
 		return err
@@ -176,8 +176,8 @@ func serve(opts options.CompletedOptions, config *genericapiserver.Config) error
 	return nil
 }
 
-// describe sets the OpenAPI definitions of the types, which server-side apply needs, too, and the
-// kinds of requests that run long.
+// describe sets the OpenAPI definitions of the types, which server-side apply also needs, and the
+// kinds of long-running requests.
 func describe(config *genericapiserver.Config) {
 	definitions := enabledopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme)
@@ -211,9 +211,9 @@ func store(opts options.CompletedOptions, config *genericapiserver.Config) (*ser
 	return storage, nil
 }
 
-// withoutKMS removes upstream's check of the key manager from the health of the server: without the
-// key manager, the server still serves all objects but Secrets, so no balancer may avoid the
-// server. The component kms reports the state of the key manager.
+// withoutKMS removes upstream's check of the key manager from the health of the server. Without the
+// key manager, the server still serves all objects except Secrets, so a balancer should continue to
+// use the server. The component kms reports the state of the key manager.
 func withoutKMS(checks []healthz.HealthChecker) []healthz.HealthChecker {
 	return slices.DeleteFunc(slices.Clone(checks), func(c healthz.HealthChecker) bool { return c.Name() == kmsCheck })
 }
@@ -235,10 +235,10 @@ func applyAccess(opts options.CompletedOptions, config *genericapiserver.Config,
 	return authorize(ctx, opts, config, shared)
 }
 
-// tokenObjects reads the objects to which tokens of service accounts are bound, as upstream's
-// getter does, but without a cache of all Secrets: the server becomes ready only when its caches
-// are filled, and without the key manager no Secret can be read. A token that is bound to a Secret
-// causes a request for the Secret; the authenticator caches the result.
+// tokenObjects reads the objects to which tokens of service accounts are bound. It does the same as
+// upstream's getter, but without a cache of all Secrets: the server becomes ready only when its
+// caches are filled, and without the key manager no Secret can be read. A check of a token that is
+// bound to a Secret causes a request for the Secret, and the authenticator caches the result.
 func tokenObjects(client kubernetes.Interface, shared informers.SharedInformerFactory) serviceaccount.ServiceAccountTokenGetter {
 	core, webhooks := shared.Core().V1(), shared.Admissionregistration().V1()
 	noSecrets := corelisters.NewSecretLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))

@@ -41,9 +41,9 @@ func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 	return all
 }
 
-// egressConfig makes the server reach webhooks with a URL, and issuers of tokens, by the forwarder
-// of machined. Nodes, pods, Services and etcd have no entry here, so the server reaches them
-// directly.
+// egressConfig makes the server reach webhooks with a URL, and issuers of tokens, through
+// machined's forwarder. The server reaches Nodes, pods, Services and etcd directly, because they
+// have no entry here.
 var egressConfig = fmt.Sprintf(`apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -55,12 +55,12 @@ egressSelections:
         udsName: %s
 `, paths.ForwarderSocket)
 
-// admissionConfig enforces the cluster's Pod Security level in namespaces without their own. The
-// same level warns a client that applies a Deployment or another object with a pod template. The
-// warning is the only sign for this client, because the controller that creates the pods receives
-// the rejection itself, as an event of a ReplicaSet. A stricter warning level would warn about
-// nearly every chart and hide this warning. The configuration also lists the addresses that no
-// Service may have. sealed is the directory of sealed policies.
+// admissionConfig enforces the cluster's Pod Security level in namespaces without their own level.
+// A client that applies a Deployment, or another object with a pod template, gets a warning
+// according to the same level. The client sees no other sign of a rejection, because the rejected
+// pods are those of a controller and the rejection appears as an event of a ReplicaSet. A stricter
+// level for warnings would warn about nearly every chart and hide this warning. The configuration
+// also lists the addresses that no Service may have. sealed is the directory of sealed policies.
 func admissionConfig(spec nodespec.Spec, sealed string) string {
 	exempt := "[]"
 	if len(spec.Kubernetes.PodSecurity.ExemptNamespaces) > 0 {
@@ -131,8 +131,8 @@ func pluginConfigs(k config.Kubernetes, sealed string) string {
 	return component.YAML(items)
 }
 
-// auditPolicy returns the audit policy: the rules of what is always recorded, the configured rules,
-// and the rules of everything else.
+// auditPolicy returns the audit policy: first the rules for the requests that are always recorded,
+// then the configured rules, then the rules for all other requests.
 func auditPolicy(rules []config.AuditRule) string {
 	var items []object
 	for _, r := range rules {
@@ -165,18 +165,18 @@ func auditPolicy(rules []config.AuditRule) string {
 	return auditFirst + component.YAML(items) + auditRest
 }
 
-// auditFirst is the beginning of the audit policy of every cluster, and auditRest its end; the
-// first rule that matches a request decides. The configured rules are between them, so no
-// configured rule can hide the access to Secrets, a command in a pod or a change of rights, or
+// auditFirst is the beginning of the audit policy of every cluster, and auditRest is its end. The
+// configured rules are between them. The first rule that matches a request decides. So a configured
+// rule cannot hide the access to Secrets, a command in a pod or a change of rights, and cannot
 // record a token.
 //
 // The policy records nothing for the server's own requests, leases and health, and nothing for the
 // constant reads of the cluster's topology by system components. A read of users' objects by these
 // components produces one line (docs/decisions/0053-audit-of-reads.md). Changes of RBAC objects are
 // recorded in full. For all other requests the policy records the user, the verb and the object,
-// never its content: a Secret's content, a token or a command line must not end in a log (for URLs
-// see auditlog.go). Reads of Secrets are audited for all users, because after the theft of a
-// machine the operator has to know which Secrets to replace.
+// but not its content, because the content of a Secret, a token or a command line must not be in a
+// log (for URLs see auditlog.go). Reads of Secrets are audited for all users. After the theft of a
+// machine, the operator can so find out which Secrets to replace.
 const auditFirst = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages:

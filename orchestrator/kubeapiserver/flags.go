@@ -32,8 +32,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// Issuer returns the issuer of service account tokens. It is a Service name and independent of
-// addresses, so tokens stay valid when the endpoint moves.
+// Issuer returns the issuer of service account tokens. It is the name of a Service and contains no
+// address, so tokens stay valid when the address of the endpoint changes.
 func Issuer(spec nodespec.Spec) string {
 	return "https://kubernetes.default.svc." + spec.Network.DNSDomain
 }
@@ -41,8 +41,8 @@ func Issuer(spec nodespec.Spec) string {
 func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	args := slices.Concat(dataFlags(spec, dirs, at), accessFlags(spec, at), admissionFlags(spec.Kubernetes), auditFlags(spec, dirs, at), []string{
-		// During its shutdown the server sends clients away instead of waiting a minute for open
-		// watches.
+		// During its shutdown the server asks clients to retry elsewhere, instead of waiting a
+		// minute for open watches.
 		"--shutdown-send-retry-after=true",
 		"--profiling=false",
 		"--contention-profiling=false",
@@ -52,8 +52,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		args = append(args, "--egress-selector-config-file="+at(egressFile))
 	}
 	if spec.Kubernetes.APIServer.KMS != nil {
-		// The server becomes ready when it has read its objects, and at the latest after this time:
-		// it cannot read Secrets while the key manager is away.
+		// The server becomes ready when it has read its objects, and at the latest after this time,
+		// because it cannot read Secrets while the key manager is unavailable.
 		args = append(args, "--storage-initialization-timeout=10s")
 	}
 	if spec.PodCertificates {
@@ -69,7 +69,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	return args
 }
 
-// requestFlags are the flags for the served API versions, and for the number of requests at a time.
+// requestFlags are the flags for the served API versions, and for the number of concurrent
+// requests.
 func requestFlags(a config.APIServer) []string {
 	args := []string{
 		fmt.Sprintf("--enable-priority-and-fairness=%t", a.Requests.PriorityAndFairness),
@@ -82,7 +83,8 @@ func requestFlags(a config.APIServer) []string {
 	return args
 }
 
-// admissionFlags switch the admission plugins. The order of the names in a flag has no effect.
+// admissionFlags enable and disable admission plugins. The order of the names in a flag has no
+// effect.
 func admissionFlags(k config.Kubernetes) []string {
 	a := k.APIServer.Admission
 	on := []string{"NodeRestriction", NodeAgentAccess, NodeAnnotations, ReservedNamespaces, MachineAccess, MachinePorts}
@@ -108,10 +110,11 @@ func admissionFlags(k config.Kubernetes) []string {
 	return args
 }
 
-// podCertificateFlags serve the API of certificates of pods: v1beta1, with which kubelets of
-// Kubernetes 1.36 request certificates, and v1 for this version's kubelet and signer. The control
-// plane is upgraded before the kubelets. Before 1.37 the features are off by default, and v1 does
-// not exist, so a server that emulates an earlier version needs flags for both.
+// podCertificateFlags enable the API of certificates of pods: v1beta1, with which kubelets of
+// Kubernetes 1.36 request certificates, and v1 for the kubelet and signer of this version. Both are
+// necessary, because the control plane is upgraded before the kubelets. Before 1.37 the features
+// are off by default and v1 does not exist, so a server that emulates an earlier version needs
+// flags for both.
 func podCertificateFlags(spec nodespec.Spec) []string {
 	const v1beta1 = "--runtime-config=certificates.k8s.io/v1beta1=true"
 	if !spec.Emulated.Known() || !spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
@@ -124,7 +127,7 @@ func podCertificateFlags(spec nodespec.Spec) []string {
 	}
 }
 
-// dataFlags are the flags of the server's addresses and of its data.
+// dataFlags are the flags for the server's addresses and for its data.
 func dataFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string) []string {
 	return []string{
 		"--advertise-address=" + spec.Node.IPs[0].String(),
@@ -146,8 +149,8 @@ func dataFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string) 
 	}
 }
 
-// accessFlags are the flags of authentication, authorization and admission, and of the server's own
-// identities.
+// accessFlags are the flags for authentication, authorization and admission, and for the server's
+// own identities.
 func accessFlags(spec nodespec.Spec, at func(name string) string) []string {
 	return []string{
 		"--client-ca-file=" + at(nodespec.CA),
@@ -183,7 +186,7 @@ func auditFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string)
 	return []string{
 		"--audit-policy-file=" + at(auditFile),
 		"--audit-log-path=" + filepath.Join(dirs.AuditLog, "audit.log"),
-		// Blocking: the server answers a request after it has written its line, so that a crash
+		// In this mode, the server answers a request only after it has written its line, so a crash
 		// loses no line.
 		"--audit-log-mode=blocking",
 		fmt.Sprintf("--audit-log-maxsize=%d", spec.Kubernetes.Audit.MaxFileSize>>20),

@@ -37,7 +37,7 @@ type machinePorts struct {
 	*admission.Handler
 	reserved nodespec.Reserved
 	nodes    listers.NodeLister
-	known    func() bool // waits for the first list of Nodes
+	known    func() bool // waits for the first list of Nodes; false: it is missing
 }
 
 // newMachinePorts makes the plugin from its configuration, a nodespec.Reserved.
@@ -185,7 +185,8 @@ func parseAddress(text string) (netip.Addr, bool) {
 }
 
 // addresses returns the addresses of all Nodes, of every type, and the additional addresses of
-// their machines. It waits for the first list of Nodes and fails closed.
+// their machines. It waits for the first list of Nodes, and returns an error if the list does not
+// arrive.
 func (p *machinePorts) addresses() ([]netip.Addr, error) {
 	if !p.known() {
 		return nil, errors.New("the Nodes are not known yet; try again")
@@ -227,9 +228,9 @@ func (p *machinePorts) serviceRange(ranges []string) error {
 	return nil
 }
 
-// hostPorts rejects a pod that requests a port of the system. The machine would forward the packets
-// for a hostPort to the pod. A pod with hostNetwork declares the ports on which it listens, and
-// could bind a port before the system does.
+// hostPorts rejects a pod that requests a port of the system. For a hostPort, the machine would
+// forward the packets to the pod. A pod with hostNetwork declares the ports on which it listens,
+// and could open a port before the system does.
 func hostPorts(spec *core.PodSpec) error {
 	host := spec.HostNetwork
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {

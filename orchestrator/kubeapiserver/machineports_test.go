@@ -57,7 +57,8 @@ func portsSpec() nodespec.Spec {
 	}
 }
 
-// judge calls the plugin for a change from before, which is nil for a new object.
+// judge calls the plugin for a change of an object from before to now. For a new object, before is
+// nil.
 func judge(t *testing.T, p *machinePorts, now, before runtime.Object, part string) error {
 	t.Helper()
 	how := admission.Update
@@ -68,8 +69,8 @@ func judge(t *testing.T, p *machinePorts, now, before runtime.Object, part strin
 	return p.Validate(t.Context(), a, nil)
 }
 
-// TestServicesAndMachines checks that no Service gets a machine's address by any field, and that an
-// existing address does not block other changes.
+// TestServicesAndMachines checks that a Service cannot get a machine's address in any field. It
+// also checks that an address that a Service already has does not block other changes.
 func TestServicesAndMachines(t *testing.T) {
 	external := func(all ...string) *core.Service { return &core.Service{Spec: core.ServiceSpec{ExternalIPs: all}} }
 	ingress := func(mode core.LoadBalancerIPMode, all ...string) *core.Service {
@@ -95,34 +96,34 @@ func TestServicesAndMachines(t *testing.T) {
 		now, before *core.Service
 		part, want  string
 	}{
-		"no address":                             {p, external(), nil, "", ""},
-		"an allowed one":                         {p, external("10.0.0.30"), nil, "", ""},
-		"none is allowed":                        {strict, external("10.0.0.30"), nil, "", "Cluster.spec.networks.externalIPs"},
-		"one outside the ranges":                 {p, external("10.0.0.32"), nil, "", "no range of Cluster.spec.networks.externalIPs"},
-		"a Node's in a range":                    {p, external("10.0.0.30", "10.0.0.20"), nil, "", "10.0.0.20: it is the address of a Node"},
-		"its second in a range":                  {p, external("10.0.0.21"), nil, "", "10.0.0.21: it is the address of a Node"},
-		"the same, as IPv6":                      {p, external("::ffff:10.0.0.20"), nil, "", "it is the address of a Node"},
-		"the same, with zeros":                   {p, external("010.000.000.020"), nil, "", "it is the address of a Node"},
-		"no address at all":                      {p, external("node"), nil, "", "it is not an IP address"},
-		"one is added":                           {p, external("10.0.0.30", "10.0.0.6"), external("10.0.0.30"), "", "10.0.0.6"},
-		"one was there before":                   {strict, external("10.0.0.20"), external("10.0.0.20"), "", ""},
-		"one goes":                               {strict, external(), external("10.0.0.20"), "", ""},
-		"the status, a Node's":                   {p, ingress("", "10.0.0.20"), ingress(""), "status", "it is the address of a Node"},
-		"the status, a Node's external one":      {p, ingress("", "203.0.113.20"), ingress(""), "status", "it is the address of a Node"},
-		"the status, a Node's second":            {p, ingress(core.LoadBalancerIPModeVIP, "2001:db8::20"), ingress(""), "status", "it is the address of a Node"},
-		"the status, the control plane's":        {p, ingress("", "10.0.0.6"), ingress(""), "status", "control-plane"},
-		"the status, the virtual one":            {p, ingress("", "10.0.0.9"), ingress(""), "status", "control-plane"},
-		"the status, the endpoint's":             {p, ingress("", "10.0.0.10"), ingress(""), "status", "control-plane"},
-		"the status, loopback":                   {p, ingress("", "127.0.0.1"), ingress(""), "status", "not the address of one machine"},
-		"the status, a Service's":                {p, ingress("", "10.96.0.1"), ingress(""), "status", "inside the cluster"},
-		"the status, a pod's":                    {p, ingress("", "10.244.1.2"), ingress(""), "status", "inside the cluster"},
-		"the status, of a pool or another's":     {strict, ingress("", "10.0.0.200"), ingress(""), "status", ""},
-		"the status, a Node's behind a proxy":    {p, ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), ingress(""), "status", ""},
-		"the status, no proxy any more":          {p, ingress(core.LoadBalancerIPModeVIP, "10.0.0.20"), ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), "status", "it is the address of a Node"},
-		"asks for a Node's":                      {p, asks("10.0.0.20"), nil, "", "spec.loadBalancerIP"},
-		"asks for another":                       {p, asks("10.0.0.200"), nil, "", ""},
-		"asks by annotation":                     {p, annotated("10.0.0.200, 2001:db8::20"), nil, "", "it is the address of a Node"},
-		"asks by annotation for what is no name": {p, annotated("x"), nil, "", ""},
+		"no address":                                {p, external(), nil, "", ""},
+		"an allowed one":                            {p, external("10.0.0.30"), nil, "", ""},
+		"none is allowed":                           {strict, external("10.0.0.30"), nil, "", "Cluster.spec.networks.externalIPs"},
+		"one outside the ranges":                    {p, external("10.0.0.32"), nil, "", "no range of Cluster.spec.networks.externalIPs"},
+		"a Node's in a range":                       {p, external("10.0.0.30", "10.0.0.20"), nil, "", "10.0.0.20: it is the address of a Node"},
+		"its second in a range":                     {p, external("10.0.0.21"), nil, "", "10.0.0.21: it is the address of a Node"},
+		"the same, as IPv6":                         {p, external("::ffff:10.0.0.20"), nil, "", "it is the address of a Node"},
+		"the same, with zeros":                      {p, external("010.000.000.020"), nil, "", "it is the address of a Node"},
+		"no address at all":                         {p, external("node"), nil, "", "it is not an IP address"},
+		"one is added":                              {p, external("10.0.0.30", "10.0.0.6"), external("10.0.0.30"), "", "10.0.0.6"},
+		"one was there before":                      {strict, external("10.0.0.20"), external("10.0.0.20"), "", ""},
+		"an address is removed":                     {strict, external(), external("10.0.0.20"), "", ""},
+		"the status, a Node's":                      {p, ingress("", "10.0.0.20"), ingress(""), "status", "it is the address of a Node"},
+		"the status, a Node's external one":         {p, ingress("", "203.0.113.20"), ingress(""), "status", "it is the address of a Node"},
+		"the status, a Node's second":               {p, ingress(core.LoadBalancerIPModeVIP, "2001:db8::20"), ingress(""), "status", "it is the address of a Node"},
+		"the status, the control plane's":           {p, ingress("", "10.0.0.6"), ingress(""), "status", "control-plane"},
+		"the status, the virtual one":               {p, ingress("", "10.0.0.9"), ingress(""), "status", "control-plane"},
+		"the status, the endpoint's":                {p, ingress("", "10.0.0.10"), ingress(""), "status", "control-plane"},
+		"the status, loopback":                      {p, ingress("", "127.0.0.1"), ingress(""), "status", "not the address of one machine"},
+		"the status, a Service's":                   {p, ingress("", "10.96.0.1"), ingress(""), "status", "inside the cluster"},
+		"the status, a pod's":                       {p, ingress("", "10.244.1.2"), ingress(""), "status", "inside the cluster"},
+		"the status, of a pool or another's":        {strict, ingress("", "10.0.0.200"), ingress(""), "status", ""},
+		"the status, a Node's behind a proxy":       {p, ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), ingress(""), "status", ""},
+		"the status, no proxy any more":             {p, ingress(core.LoadBalancerIPModeVIP, "10.0.0.20"), ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), "status", "it is the address of a Node"},
+		"requests a Node's address":                 {p, asks("10.0.0.20"), nil, "", "spec.loadBalancerIP"},
+		"requests another address":                  {p, asks("10.0.0.200"), nil, "", ""},
+		"requests by annotation":                    {p, annotated("10.0.0.200, 2001:db8::20"), nil, "", "it is the address of a Node"},
+		"requests an invalid address by annotation": {p, annotated("x"), nil, "", ""},
 	} {
 		var before runtime.Object
 		if c.before != nil {
@@ -135,19 +136,19 @@ func TestServicesAndMachines(t *testing.T) {
 	}
 }
 
-// TestUnknownNodes checks that no Service gets an address until the Nodes are known, and that a
-// Service without addresses does not wait.
+// TestUnknownNodes checks that a Service with an address is rejected until the Nodes are known, and
+// that a Service without addresses does not wait.
 func TestUnknownNodes(t *testing.T) {
 	p := newTestPorts(t, portsSpec(), false)
 	if err := judge(t, p, &core.Service{}, nil, ""); err != nil {
 		t.Error(err)
 	}
 	if err := judge(t, p, &core.Service{Spec: core.ServiceSpec{ExternalIPs: []string{"10.0.0.30"}}}, nil, ""); err == nil {
-		t.Error("an address was given before the Nodes are known")
+		t.Error("an address was accepted before the Nodes are known")
 	}
 }
 
-// TestServiceRanges checks that a range of service addresses contains no machine.
+// TestServiceRanges checks that a range of service addresses that contains a machine is rejected.
 func TestServiceRanges(t *testing.T) {
 	p := newTestPorts(t, portsSpec(), true)
 	for text, ok := range map[string]bool{"10.0.0.16/28": false, "10.0.0.0/28": false, "2001:db8::/112": false, "10.1.0.0/24": true} {
@@ -157,7 +158,7 @@ func TestServiceRanges(t *testing.T) {
 	}
 }
 
-// TestHostPorts checks that no pod takes a port of the system, and that all other ports are free.
+// TestHostPorts checks that a pod cannot have a port of the system, and can have any other port.
 func TestHostPorts(t *testing.T) {
 	pod := func(host bool, ports ...core.ContainerPort) *core.Pod {
 		return &core.Pod{Spec: core.PodSpec{HostNetwork: host, Containers: []core.Container{{Name: "c", Ports: ports}}}}
@@ -191,7 +192,7 @@ func TestHostPorts(t *testing.T) {
 		}
 	}
 	if err := judge(t, p, pod(false, core.ContainerPort{HostPort: 50000}), pod(false), "status"); err != nil {
-		t.Errorf("a pod that is there speaks of its status: %v", err)
+		t.Errorf("an update of the status of an existing pod: %v", err)
 	}
 }
 
@@ -199,13 +200,13 @@ func TestHostPorts(t *testing.T) {
 func TestNodePorts(t *testing.T) {
 	for _, arg := range flags(portsSpec(), dirs.In(t.TempDir())) {
 		if strings.HasPrefix(arg, "--service-node-port-range") {
-			t.Fatalf("the range is not upstream's any more: %s", arg)
+			t.Fatalf("the range is no longer upstream's: %s", arg)
 		}
 	}
 	nodePorts := parsed(t).ServiceNodePortRange
 	for _, port := range append(append(nodespec.MachineTCP(), nodespec.MachineUDP()...), nodespec.LoopbackTCP()...) {
 		if nodePorts.Size == 0 || nodePorts.Contains(port) {
-			t.Errorf("port %d is of the range %v", port, nodePorts)
+			t.Errorf("port %d is in the range %v", port, nodePorts)
 		}
 	}
 }

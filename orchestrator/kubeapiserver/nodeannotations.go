@@ -14,14 +14,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeAnnotations is the admission plugin that protects the control plane's annotations of Nodes,
-// and the pod ranges of Nodes, from kubelets. The control plane removes the taints that these
-// annotations list, so a machine that could add a taint to the list would get rid of that taint.
-// Upstream's NodeRestriction protects the taints of a Node and leaves annotations alone.
-// NodeRestriction also leaves the Node's share of the pod range (spec.podCIDRs) alone, and the API
-// lets every client with the right to change a Node set a missing share. With a share outside the
-// range the controllers would not start, and with the whole range as its share no other node would
-// get a share.
+// NodeAnnotations is the admission plugin that protects two parts of a Node from kubelets. The
+// first is the annotation that lists the taints of the control plane. The control plane removes
+// these taints, so a machine that could add a taint to the list would get rid of that taint.
+// Upstream's NodeRestriction protects taints, but no annotations.
+//
+// The second is the Node's share of the pod range (spec.podCIDRs), which NodeRestriction does not
+// protect, either. The API lets every client with the right to change a Node set a missing share.
+// With a share outside the range the controllers would not start. With the whole range as its
+// share, no other node would get a share.
 const NodeAnnotations = "OrlopNodeAnnotations"
 
 type nodeAnnotations struct{ *admission.Handler }
@@ -57,7 +58,7 @@ func podCIDRs(object runtime.Object) []string {
 	return nil
 }
 
-// taintsSet returns the annotation, or "" without it.
+// taintsSet returns the value of the annotation nodespec.TaintsSet, or "" if the object has none.
 func taintsSet(object runtime.Object) (string, error) {
 	if object == nil {
 		return "", nil

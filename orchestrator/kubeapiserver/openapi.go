@@ -33,11 +33,11 @@ const (
 	openAPIV3     = "/openapi/v3"
 )
 
-// documents are the OpenAPI documents of Kubernetes' own API groups. Upstream builds them before it
-// serves the first request, which takes a fifth of the server's start and some 30 MiB, though only
-// interactive tools read them (kubectl apply and explain). This package builds them at the first
-// request of a client, or some time after the start. Upstream builds the documents of custom
-// resources and aggregated APIs and merges all documents.
+// documents are the OpenAPI documents of Kubernetes' own API groups. Only interactive tools read
+// them (kubectl apply and explain). Upstream builds them before it serves the first request, which
+// takes a fifth of the server's start and some 30 MiB. This package builds them at the first
+// request of a client, or some time after the start. Upstream still builds the documents of custom
+// resources and aggregated APIs, and merges all documents.
 //
 // The server itself requests the list of documents every five seconds for mutating admission
 // policies (upstream's patch.typeConverterManager). This request does not start the build; a policy
@@ -55,19 +55,20 @@ type documents struct {
 	aggregator http.Handler
 }
 
-// The server builds the documents ahead of the first client: a client that applies the first object
-// would wait for them, for half a minute on a slow processor, and some clients give up. The build
-// begins after the start is complete, and yields to the server's requests.
+// The server builds the documents before the first client requests them. Otherwise the client that
+// applies the first object would wait for the build, which takes half a minute on a slow processor,
+// and some clients give up. The build begins after the start is complete, and has a lower priority
+// than the server's requests.
 const (
 	aheadAfter = 90 * time.Second
 	// lowPriority is the niceness of the thread that builds the documents (setpriority(2)). With it
-	// the thread gets a third of the processor time of a serving thread. The niceness is not
-	// higher, because a client that requests a document meanwhile waits for the thread.
+	// the thread gets a third of the processor time of a serving thread. A higher niceness would
+	// delay a client that requests a document during the build.
 	lowPriority = 5
 )
 
-// documentsHook is the name of the hook that builds the documents ahead of clients. /readyz shows
-// it.
+// documentsHook is the name of the hook that builds the documents before clients request them.
+// /readyz lists the hook.
 const documentsHook = "orlop/documents"
 
 // noDocuments is the response to the aggregator before the first request of a client: an OpenAPI v3
@@ -113,7 +114,8 @@ func (d *documents) buildAhead(ctx context.Context, after time.Duration) {
 	if d.requested.Load() {
 		return
 	}
-	// The thread keeps its priority, so it must end with this goroutine, which never unlocks it.
+	// The changed priority stays with the thread, so the goroutine keeps the thread locked, and the
+	// thread ends with the goroutine.
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), lowPriority); err != nil {
 		klog.ErrorS(err, "Cannot lower the priority of the build of the OpenAPI documents")
@@ -126,8 +128,8 @@ func (d *documents) buildAhead(ctx context.Context, after time.Duration) {
 	}
 }
 
-// front wraps the aggregator: a client that requests a document waits until all documents are
-// built.
+// front wraps the aggregator, so that a client that requests a document waits until all documents
+// are built.
 func (d *documents) front(next http.Handler) http.Handler {
 	d.aggregator = next
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

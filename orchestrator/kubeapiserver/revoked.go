@@ -28,7 +28,7 @@ type revocations struct {
 
 // activeRequest is a request in progress.
 type activeRequest struct {
-	cert          *x509.Certificate // nil: the request has none
+	cert          *x509.Certificate // nil: the request has no certificate
 	authenticated bool              // guarded by revocations.mu
 	// the zero value: the request does not come from a pod, or its Node is not known yet
 	on  node
@@ -93,8 +93,8 @@ func (r *revocations) wrapAuthenticator(next authenticator.Request) authenticato
 	})
 }
 
-// markAuthenticated marks a request as authenticated: from now on a revocation ends it (enforce). A
-// revocation since the check of the certificate is an error.
+// markAuthenticated marks a request as authenticated: from now on a revocation ends it (enforce).
+// If the certificate was revoked after its check, markAuthenticated returns an error.
 func (r *revocations) markAuthenticated(request *http.Request) error {
 	g, ok := request.Context().Value(activeRequestKey{}).(*activeRequest)
 	if !ok {
@@ -137,7 +137,7 @@ type closingWriter struct {
 	ctx context.Context
 }
 
-// Unwrap gives http.ResponseController access to the other methods of the writer.
+// Unwrap returns the wrapped writer, which http.ResponseController uses for its other methods.
 func (e *closingWriter) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
 // Flush implements http.Flusher. A writer without Flush has no buffered data.

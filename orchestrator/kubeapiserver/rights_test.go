@@ -21,9 +21,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// TestRestoreProbeRights checks that the right to read the server's health is restored after its
-// role or its binding was deleted or emptied, also after a rejection, and not if the annotation
-// forbids it.
+// TestRestoreProbeRights deletes or empties the role or its binding with the right to read the
+// server's health. It checks that they are restored, also after a rejection, but not if the
+// annotation forbids this.
 func TestRestoreProbeRights(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -83,7 +83,7 @@ func TestRestoreProbeRights(t *testing.T) {
 	if _, err := bindings.Update(ctx, emptied, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// the restored binding follows after a check of both objects
+	// the binding is restored in the same way, after a check of both objects
 	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestRestoreProbeRights(t *testing.T) {
 	cancel()
 	<-ended
 	if have, err := bindings.Get(t.Context(), lastBinding, metav1.GetOptions{}); err != nil || len(have.Subjects) != 0 {
-		t.Errorf("%+v, %v: want it as it was left", have, err)
+		t.Errorf("%+v, %v: want it unchanged", have, err)
 	}
 }
 
@@ -108,8 +108,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// TestRightsMissing checks that a cluster without any role is new, and that a cluster that only
-// lacks the binding for probes is not.
+// TestRightsMissing checks that a cluster without any role counts as new, and that a cluster that
+// only lacks the binding for probes does not.
 func TestRightsMissing(t *testing.T) {
 	_, binding := probeRights()
 	admin := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: anyRole}}
@@ -148,7 +148,7 @@ func upstreamObjects() (all []runtime.Object) {
 	return all
 }
 
-// stores are the caches of an API server without a server.
+// stores are the authorizer's caches of an API server that does not run.
 type stores struct{ rbacinformers.Interface }
 
 // of returns the store for the kind of an object.
@@ -165,8 +165,8 @@ func (s stores) of(object any) cache.Store {
 	}
 }
 
-// TestHasUpstreamRights checks that a deleted or incomplete object is found, and that additions and
-// objects that upstream leaves as they are do not count.
+// TestHasUpstreamRights checks that deleted and incomplete objects are detected. Additions have no
+// effect, and neither have changes of objects that upstream does not reconcile.
 func TestHasUpstreamRights(t *testing.T) {
 	const role, leader = "system:node", "system::leader-locking-kube-scheduler"
 	more := rbacv1.PolicyRule{APIGroups: []string{"x"}, Resources: []string{"y"}, Verbs: []string{"get"}}
@@ -209,7 +209,8 @@ func TestHasUpstreamRights(t *testing.T) {
 	}
 }
 
-// editRole returns a change of a cluster role, which remains.
+// editRole returns a function that changes a cluster role. The function returns true, so the role
+// stays in the cache.
 func editRole(edit func(*rbacv1.ClusterRole)) func(any) bool {
 	return func(o any) bool {
 		if r, ok := o.(*rbacv1.ClusterRole); ok {
@@ -219,8 +220,8 @@ func editRole(edit func(*rbacv1.ClusterRole)) func(any) bool {
 	}
 }
 
-// TestReconcileUpstream checks that a deleted role of upstream's is reconciled, also after a
-// rejection, and that no reconciliation runs without need: at the start, and after a change that
+// TestReconcileUpstream checks that a deleted role of upstream is reconciled, also after a
+// rejection. It also checks that no reconciliation runs at the start, and none after a change that
 // leaves the role complete.
 func TestReconcileUpstream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -259,7 +260,7 @@ func TestReconcileUpstream(t *testing.T) {
 		}
 		select {
 		case <-passes:
-			t.Fatal("a pass although the role is complete")
+			t.Fatal("a reconciliation although the role is complete")
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

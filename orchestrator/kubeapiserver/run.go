@@ -41,11 +41,11 @@ type Server struct {
 	registrations registrations.SharedInformerFactory
 }
 
-// New returns a server with upstream's flags args. etcd is a function that waits until etcd
-// answers, because the server retries a refused connection only a second later. revoked is the file
-// of revoked client certificates. metricsAt are the addresses of the resource metrics API
-// (metrics.Addresses). rights is a function that creates the system's own roles and bindings,
-// beside upstream's.
+// New returns a server with upstream's flags args. etcd waits until etcd answers, because the
+// server repeats a refused connection only after a second. revoked is the path of the file of
+// revoked client certificates. metricsAt are the addresses of the resource metrics API
+// (metrics.Addresses). rights creates the system's own roles and bindings, in addition to
+// upstream's.
 func New(args []string, revoked string, metricsAt []netip.AddrPort, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
 	return &Server{args: args, revoked: revoked, metrics: metricsAt, etcd: etcd, rights: rights, started: make(chan struct{})}
 }
@@ -108,9 +108,10 @@ func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 	return rest.CopyConfig(s.loopback), nil
 }
 
-// Informers returns the informers of the server itself, of the built-in kinds and of APIServices.
-// Components of the process share them, so that the server sends its objects once to itself. No
-// component may change an object. Informers waits until the server is about to serve.
+// Informers returns the informers of the server itself, for the built-in kinds and for APIServices.
+// The components of the process share these informers, so the server sends each object to this
+// process only once. No component may change an object. Informers waits until the server is about
+// to serve.
 func (s *Server) Informers(ctx context.Context) (informers.SharedInformerFactory, registrations.SharedInformerFactory, error) {
 	if err := component.Wait(ctx, s.started); err != nil {
 		return nil, nil, err

@@ -24,25 +24,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Sealed policies are in a file of the server, which upstream's plugin reads at its start
-// (docs/decisions/0118-sealed-policies.md). All are in a single file, because a file of a former
-// configuration would stay in the directory, and effective.
+// Sealed policies are in a file in a directory of the server, which upstream's plugin reads at its
+// start (docs/decisions/0118-sealed-policies.md). All policies are in a single file, so that a new
+// configuration replaces all of them.
 const (
 	sealedDir  = "sealed"
 	sealedFile = "policies.yaml"
 )
 
-// systemPolicy is the sealed policy of the system, a text/template. It applies to all requests
-// except the requests in exemptions, which skip the plugin. These are requests of the API server
-// itself, by which upstream and package bootstrap create their objects; of kubelets; of the
-// controllers of Kubernetes about their own objects; and of an administrator of the machines for a
-// repair. The policy itself lets the controller of add-ons pass, because an operator of the
-// machines writes the documents of add-ons.
+// systemPolicy is the sealed policy of the system, a text/template. It applies to all requests that
+// reach the plugin. The requests in exemptions skip the plugin: requests of the API server itself,
+// by which upstream and package bootstrap create their objects; of kubelets; of the controllers of
+// Kubernetes for their own objects; and of an administrator of the machines for a repair. The
+// policy permits the requests of the controller of add-ons, because an operator of the machines
+// writes the documents of add-ons.
 //
 //go:embed sealed.yaml
 var systemPolicy string
 
-// sealedPolicies returns the content of the file.
+// sealedPolicies returns the content of the file: the policies of the system and of the site.
 func sealedPolicies(s config.SealedPolicies) string {
 	var texts []string
 	if s.System {
@@ -51,7 +51,7 @@ func sealedPolicies(s config.SealedPolicies) string {
 	return strings.Join(append(texts, s.Manifests...), "\n---\n")
 }
 
-// systemPolicies returns systemPolicy with the names of the system.
+// systemPolicies returns systemPolicy with the names of the system filled in.
 func systemPolicies() string {
 	var b strings.Builder
 	err := template.Must(template.New("sealed.yaml").Option("missingkey=error").Parse(systemPolicy)).Execute(&b, map[string]string{

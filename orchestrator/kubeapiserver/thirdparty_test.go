@@ -52,8 +52,9 @@ func (r asked) attributes() admission.Attributes {
 		&user.DefaultInfo{Name: r.who, Groups: r.groups})
 }
 
-// TestSystemRequests checks that the requests for boot and repair of the system skip the
-// third-party plugins, and that all other requests, also of the same identities, do not.
+// TestSystemRequests checks that the requests of the system for boot and repair skip the
+// third-party plugins. It also checks that other requests of the same identities, and of other
+// identities, do not skip them.
 func TestSystemRequests(t *testing.T) {
 	const (
 		manager   = "system:kube-controller-manager"
@@ -97,12 +98,12 @@ func TestSystemRequests(t *testing.T) {
 		{"account of a user's namespace", asked{"system:serviceaccount:shop:node-controller", nil, update, "", "nodes", "", "", "a"}, false},
 
 		{"API server", asked{"system:apiserver", masters, create, "rbac.authorization.k8s.io", "clusterroles", "", "", "x"}, true},
-		{"signed to be called so", asked{"system:apiserver", []string{"orlop:cluster-admins"}, create, "", "configmaps", "", "shop", "x"}, false},
+		{"user with the name of the API server, without its group", asked{"system:apiserver", []string{"orlop:cluster-admins"}, create, "", "configmaps", "", "shop", "x"}, false},
 		{"repair", asked{"orlop:break-glass", masters, remove, "apiregistration.k8s.io", "apiservices", "", "", "v1.x"}, true},
 		{"repair of something else", asked{"orlop:break-glass", masters, remove, "", "pods", "", "shop", "x"}, false},
-		{"repair by somebody called so", asked{"orlop:break-glass", nil, remove, "apiregistration.k8s.io", "apiservices", "", "", "v1.x"}, false},
+		{"repair by a user with this name, without the group", asked{"orlop:break-glass", nil, remove, "apiregistration.k8s.io", "apiservices", "", "", "v1.x"}, false},
 		{"administrator", asked{"alice", []string{"orlop:cluster-admins"}, create, "", "configmaps", "", "kube-system", "x"}, false},
-		{"administrator of old", asked{"admin", masters, create, "", "configmaps", "", "kube-system", "x"}, false},
+		{"administrator in system:masters", asked{"admin", masters, create, "", "configmaps", "", "kube-system", "x"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var heard []error
@@ -113,18 +114,18 @@ func TestSystemRequests(t *testing.T) {
 				}
 			}
 			if (len(heard) == 0) != c.passes {
-				t.Errorf("heard %v", heard)
+				t.Errorf("reported errors %v", heard)
 			}
 			asSomebody := context.WithValue(t.Context(), impersonating{}, new(string))
 			if p.Admit(asSomebody, c.attributes(), nil) == nil || p.Validate(asSomebody, c.attributes(), nil) == nil {
-				t.Error("passes when another caller acts as that one")
+				t.Error("passes when another caller impersonates this identity")
 			}
 		})
 	}
 }
 
-// TestThirdPartiesAreWrapped checks that exactly upstream's plugins that consult webhooks and
-// policies are wrapped, and that the wrapper keeps the kind of a plugin.
+// TestThirdPartiesAreWrapped checks that only those of upstream's plugins are wrapped that call
+// webhooks or apply policies, and that the wrapper has the same interfaces as the plugin.
 func TestThirdPartiesAreWrapped(t *testing.T) {
 	opts := options.NewServerRunOptions()
 	exemptSystemRequests(opts, nil)
@@ -148,8 +149,8 @@ func TestThirdPartiesAreWrapped(t *testing.T) {
 	}
 }
 
-// TestMarkImpersonation checks that the mark depends on the header, even if the header is removed
-// later.
+// TestMarkImpersonation checks that a request with the header for impersonation is marked, and
+// stays marked after the removal of the header.
 func TestMarkImpersonation(t *testing.T) {
 	for _, as := range []string{"", "system:apiserver"} {
 		var marked bool
@@ -167,7 +168,7 @@ func TestMarkImpersonation(t *testing.T) {
 	}
 }
 
-// sees is the plugin of validating policies; it records the user of a request.
+// sees takes the place of the plugin of validating policies, and records the user of a request.
 type sees struct {
 	*admission.Handler
 	user *user.Info
@@ -178,8 +179,8 @@ func (s sees) Validate(_ context.Context, a admission.Attributes, _ admission.Ob
 	return nil
 }
 
-// TestImpersonator checks that policies see the client that impersonates a user, and that no client
-// can state another client.
+// TestImpersonator checks that policies see which client impersonates a user, and that a client
+// cannot forge this information.
 func TestImpersonator(t *testing.T) {
 	const forged = "orlop:addons"
 	for _, c := range []struct {
@@ -188,7 +189,7 @@ func TestImpersonator(t *testing.T) {
 		extra map[string][]string // of the user after the filters
 		want  map[string][]string
 	}{
-		{"nobody", "", nil, nil},
+		{"no impersonation", "", nil, nil},
 		{"other fields", "", map[string][]string{"scopes": {"a"}}, map[string][]string{"scopes": {"a"}}},
 		{"forged by a token", "", map[string][]string{impersonatorKey: {forged}, "scopes": {"a"}}, map[string][]string{"scopes": {"a"}}},
 		{"impersonates", "bob", nil, map[string][]string{impersonatorKey: {"alice"}}},

@@ -19,16 +19,19 @@ import (
 
 // A pod's token contains the name and UID of its Node. Kubernetes only checks that the pod exists,
 // and caches the result for ten seconds. The pods of a removed machine exist for up to a minute,
-// and the machine still has their tokens. So a token is valid only while its Node exists. The Node
-// is deleted when the machine is removed (orchestrator/nodecontrollers/nodegc.go); a Node with a
-// different UID belongs to another machine that now has the name. Without a quorum of etcd, Nodes
-// cannot be deleted. So the name is first checked against the list of revocations, which needs no
+// and the machine still has their tokens. So this file makes a token valid only while its Node
+// exists.
+//
+// The Node is deleted when the machine is removed (orchestrator/nodecontrollers/nodegc.go). A Node
+// with a different UID belongs to another machine that now has the name. Without a quorum of etcd,
+// Nodes cannot be deleted. So the name is first checked against the list of revocations, which
+// needs no quorum. The list contains the name until another machine has it.
 // quorum. The list contains the name until another machine has it.
 
 // nodeTimeout bounds the request for a Node that the cache does not have.
 const nodeTimeout = 5 * time.Second
 
-// node is the Node of a token; an empty name means no Node.
+// node is the Node that a token names. An empty name means that the token names no Node.
 type node struct {
 	name string
 	uid  types.UID // empty: the Node did not exist when the token was issued
@@ -60,7 +63,7 @@ type nodes interface {
 	get(ctx context.Context, name string) (types.UID, error)
 }
 
-// serverNodes are the Nodes as the server itself has them.
+// serverNodes looks up Nodes in the server's own informer and in its storage.
 type serverNodes struct {
 	client kubernetes.Interface
 	nodes  coreinformers.NodeInformer
@@ -86,7 +89,7 @@ func (s serverNodes) get(ctx context.Context, name string) (types.UID, error) {
 func (r *revocations) watchNodes(client kubernetes.Interface, informer coreinformers.NodeInformer) error {
 	r.nodes = serverNodes{client, informer}
 	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		// a deletion and a creation in quick succession can arrive as one update
+		// a deletion and a creation in quick succession can arrive as a single update
 		UpdateFunc: func(before, after any) {
 			was, known := before.(*corev1.Node)
 			if is, ok := after.(*corev1.Node); ok && known && was.UID != is.UID {

@@ -19,16 +19,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// The label of upstream's own roles and bindings.
+// The label on upstream's own roles and bindings.
 const (
 	bootstrapping = "kubernetes.io/bootstrapping"
 	rbacDefaults  = "rbac-defaults"
 )
 
 // reconcileUpstream restores upstream's roles and bindings whenever one of them was changed or
-// deleted, until ctx is done; upstream itself does so only at each start. A controller without its
-// role fails with errors that name no role. reconcile, which reads every object, runs only if the
-// caches of the authorizer lack a part.
+// deleted, until ctx is done. Upstream itself restores them only at each start, and a controller
+// without its role fails with errors that name no role. The function reconcile reads every object,
+// so it runs only if a part is missing in the caches of the authorizer.
 func reconcileUpstream(ctx context.Context, have rbacinformers.Interface, retryDelay time.Duration, reconcile func() error) {
 	changed, err := watchUpstream(have)
 	if err != nil {
@@ -38,7 +38,8 @@ func reconcileUpstream(ctx context.Context, have rbacinformers.Interface, retryD
 	restoreUpstream(ctx, have, changed, retryDelay, reconcile)
 }
 
-// watchUpstream returns the signal of updates and deletions of upstream's objects.
+// watchUpstream returns a signal that is set by each update or deletion of one of upstream's
+// objects.
 func watchUpstream(have rbacinformers.Interface) (cell.Signal, error) {
 	changed := cell.NewSignal()
 	own := func(o metav1.Object) bool { return o.GetLabels()[bootstrapping] == rbacDefaults }
@@ -116,7 +117,8 @@ func watchChanges(selected func(metav1.Object) bool, change func(), all ...cache
 }
 
 // hasUpstreamRights reports whether the caches hold all of upstream's roles and bindings, with all
-// parts that upstream would add. The functions of upstream's reconciliation decide, without writes.
+// parts that upstream would add. It uses the functions of upstream's reconciliation, but writes
+// nothing.
 func hasUpstreamRights(have rbacinformers.Interface) (bool, error) {
 	for _, o := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
 		ok, err := hasRole(rbac.ClusterRoleRuleOwner{ClusterRole: &o}, func() (rbac.RuleOwner, error) {
@@ -139,7 +141,7 @@ func hasUpstreamRights(have rbacinformers.Interface) (bool, error) {
 	return hasNamespacedRights(have, bootstrappolicy.NamespaceRoles(), bootstrappolicy.NamespaceRoleBindings())
 }
 
-// hasNamespacedRights is the part of hasUpstreamRights for objects in namespaces.
+// hasNamespacedRights does the same as hasUpstreamRights, for the objects in namespaces.
 func hasNamespacedRights(have rbacinformers.Interface, roles map[string][]rbacv1.Role, bindings map[string][]rbacv1.RoleBinding) (bool, error) {
 	for namespace, all := range roles {
 		for _, o := range all {
@@ -181,8 +183,8 @@ type cachedBinding struct {
 
 func (c cachedBinding) Get(string, string) (rbac.RoleBinding, error) { return c.get() }
 
-// hasRole reports whether a reconciliation with want would leave the role as it is. An object with
-// rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
+// hasRole reports whether a reconciliation with want would leave the role unchanged. This is always
+// true for an object with rbac.authorization.kubernetes.io/autoupdate: "false".
 func hasRole(want rbac.RuleOwner, get func() (rbac.RuleOwner, error)) (bool, error) {
 	result, err := (&rbac.ReconcileRoleOptions{Role: want, Client: cachedRole{get: get}}).Run()
 	if err != nil {
@@ -191,7 +193,7 @@ func hasRole(want rbac.RuleOwner, get func() (rbac.RuleOwner, error)) (bool, err
 	return result.Protected || result.Operation == rbac.ReconcileNone, nil
 }
 
-// hasBinding is hasRole for a binding.
+// hasBinding does the same as hasRole, for a binding.
 func hasBinding(want rbac.RoleBinding, get func() (rbac.RoleBinding, error)) (bool, error) {
 	result, err := (&rbac.ReconcileRoleBindingOptions{RoleBinding: want, Client: cachedBinding{get: get}}).Run()
 	if err != nil {

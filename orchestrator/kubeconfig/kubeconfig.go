@@ -1,6 +1,6 @@
-// Package kubeconfig writes the kubeconfig of a component: the address of the API server and the
-// paths of the component's client certificate and key. The kubeconfig names these files instead of
-// embedding them, so the component uses a renewed certificate.
+// Package kubeconfig writes the kubeconfig of a component: the address of the API server, and the
+// paths of the component's client certificate and key. The kubeconfig contains only the paths of
+// these files, so the component also uses a renewed certificate.
 package kubeconfig
 
 import (
@@ -21,12 +21,12 @@ type Server struct {
 	Name string
 }
 
-// Loopback is the address of the local API server on a control-plane machine, and of package
-// balancer on a worker. So every machine reaches an API server at this address.
+// Loopback is an address at which every machine reaches an API server. On a control-plane machine,
+// the machine's own API server listens there, and on a worker, package balancer.
 var Loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortKubernetes)
 
-// besideLoopback is the address of package balancer on a control-plane machine. The port is
-// another, because the machine's own API server listens at Loopback and on all other addresses.
+// besideLoopback is the address of package balancer on a control-plane machine. Its port differs
+// from that of Loopback, because the machine's own API server already listens there.
 var besideLoopback = netip.AddrPortFrom(Loopback.Addr(), 6444)
 
 // Local returns the API server at Loopback. The control-plane processes use only this machine's own
@@ -78,7 +78,7 @@ func NodeFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) compon
 	return file(spec, Node(spec), Authorities(spec, dirs), dirs.Node, name, cert, key)
 }
 
-// ControllersFile is NodeFile for a component of process "controllers".
+// ControllersFile does the same as NodeFile, for a component of process "controllers".
 func ControllersFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.File {
 	return file(spec, Local(), filepath.Join(dirs.Controllers, nodespec.CA), dirs.Controllers, name, cert, key)
 }
@@ -88,7 +88,7 @@ func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) c
 	return component.Component{Process: component.Node, Name: name, Files: []component.File{NodeFile(spec, dirs, name, cert, key)}}
 }
 
-// ControllersComponent is NodeComponent for process "controllers".
+// ControllersComponent does the same as NodeComponent, for process "controllers".
 func ControllersComponent(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.Component {
 	return component.Component{Process: component.Controllers, Name: name, Files: []component.File{ControllersFile(spec, dirs, name, cert, key)}}
 }

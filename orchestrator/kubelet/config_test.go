@@ -35,8 +35,8 @@ func spec() nodespec.Spec {
 	}
 }
 
-// TestSwap checks that containers can use swap only while the machine has some, and that the
-// kubelet starts in any case.
+// TestSwap checks that containers can use swap only while the machine has some. It also checks that
+// the kubelet accepts both configurations.
 func TestSwap(t *testing.T) {
 	for size, want := range map[uint64]string{0: "", 1 << 30: "LimitedSwap"} {
 		s := spec()
@@ -66,8 +66,8 @@ func parsed(t *testing.T, spec nodespec.Spec) *options.KubeletServer {
 	return server
 }
 
-// TestUpstreamTakesTheConfiguration decodes the file strictly and checks the settings that must not
-// be lost.
+// TestUpstreamTakesTheConfiguration decodes the file strictly, and checks that the kubelet's
+// options have the settings that matter.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	server := parsed(t, spec())
 	validated := *server
@@ -80,13 +80,13 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	}
 	config := server.KubeletConfiguration
 	if config.ReadOnlyPort != 0 || config.Authentication.Anonymous.Enabled || !config.Authentication.Webhook.Enabled || config.Authorization.Mode != "Webhook" {
-		t.Error("strangers could read from the kubelet")
+		t.Error("unknown clients can read from the kubelet")
 	}
 	if config.EnableSystemLogHandler || config.EnableSystemLogQuery {
 		t.Error("nodes/log serves the logs of the machine")
 	}
 	if !config.SeccompDefault || !config.ProtectKernelDefaults || !config.FailCgroupV1 {
-		t.Error("pods' or the kernel's defaults are not protected")
+		t.Error("the setting for pods' seccomp profiles or for kernel parameters is lost")
 	}
 	if config.MaxPods != 60 || len(config.RegisterWithTaints) != 1 || config.SystemReserved["memory"] != "536870912" || config.SystemReserved["cpu"] != "250m" {
 		t.Errorf("the node's description is lost: %d pods, taints %v, reserved %v", config.MaxPods, config.RegisterWithTaints, config.SystemReserved)
@@ -95,7 +95,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		t.Error("by default, pods set unsafe sysctls, or a pod has more than 4096 processes")
 	}
 	if len(config.TLSCipherSuites) == 0 || config.TLSMinVersion == "" {
-		t.Error("any TLS will do")
+		t.Error("the restrictions of TLS are lost")
 	}
 }
 
@@ -113,7 +113,7 @@ func TestUpstreamTakesTheLabels(t *testing.T) {
 	server := parsed(t, spec())
 	registerLabels(server, nodespec.NodeLabels{})
 	if len(server.NodeLabels) != 0 || len(server.RegisterWithTaints) != 1 {
-		t.Errorf("nothing is given, and the Node has %v, %v", server.NodeLabels, server.RegisterWithTaints)
+		t.Errorf("without configured labels and taints, the Node has %v, %v", server.NodeLabels, server.RegisterWithTaints)
 	}
 	registerLabels(server, nodespec.NodeLabels{Labels: labels, Taints: []nodespec.Taint{{Key: "a", Effect: "NoExecute"}}})
 	server.FailCgroupV1 = false // validation would inspect the test machine
@@ -136,7 +136,7 @@ func TestNoUnknownField(t *testing.T) {
 		t.Error(err)
 	}
 	if err := yaml.UnmarshalStrict([]byte(content+"noSuchField: true\n"), &v1beta1.KubeletConfiguration{}); err == nil {
-		t.Error("an unknown field was taken")
+		t.Error("an unknown field was accepted")
 	}
 }
 
@@ -156,8 +156,8 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-// TestSearchFits checks that the kubelet never cuts off the search domains that it appends to the
-// cluster's domains.
+// TestSearchFits checks that the search domains of the cluster together with those of the machine
+// are never so long that the kubelet cuts off the list.
 func TestSearchFits(t *testing.T) {
 	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".example"
 	for name, spec := range map[string]nodespec.Spec{
@@ -173,8 +173,8 @@ func TestSearchFits(t *testing.T) {
 	}
 }
 
-// TestVolumePlugins checks the volume plugins: all of them are upstream's own, and none runs a
-// program on a disk. All other volume types need a CSI driver.
+// TestVolumePlugins checks that all volume plugins are upstream's own, and that none runs a program
+// on a disk. All other volume types need a CSI driver.
 func TestVolumePlugins(t *testing.T) {
 	c := Component(spec(), dirs.In(t.TempDir()))
 	if err := c.WriteFiles(); err != nil {
@@ -195,9 +195,9 @@ func TestVolumePlugins(t *testing.T) {
 	slices.Sort(names)
 	const want = "configmap csi downward-api empty-dir fc git-repo host-path image iscsi local-volume nfs projected secret"
 	if have := strings.Join(names, " "); have != want {
-		t.Errorf("kinds of volumes: %s, want %s", have, want)
+		t.Errorf("volume plugins: %s, want %s", have, want)
 	}
 	if parts.DynamicPluginProber != nil {
-		t.Error("the kubelet looks for FlexVolume drivers: it would run, as root, what lies in a directory")
+		t.Error("the kubelet looks for FlexVolume drivers, and would run programs of a directory as root")
 	}
 }

@@ -22,8 +22,8 @@ import (
 
 // The kubelet ends its pods in order (hooks, each pod's grace period, critical pods last) only if
 // systemd-logind announces a shutdown of the machine. The system has no systemd, so this process
-// implements logind for its kubelet: it answers the three calls that upstream's
-// pkg/kubelet/nodeshutdown/systemd makes, and sends the signal that it waits for (systemd,
+// implements logind for its kubelet. It answers the three calls of upstream's
+// pkg/kubelet/nodeshutdown/systemd, and sends the signal for which that package waits (systemd,
 // Inhibitor Locks; D-Bus Specification, Authentication Protocol and Message Protocol).
 const (
 	logindInterface = "org.freedesktop.login1.Manager"
@@ -40,8 +40,9 @@ type logind struct {
 	locks []*os.File
 }
 
-// newLogind listens at path and makes the socket this process's system bus. Only this process may
-// have access to the directory. A lock can delay the shutdown by delay.
+// newLogind listens at path, and makes this socket the system bus of the process. Only this process
+// may have access to the directory of the socket. delay is the time for which a lock can delay the
+// shutdown.
 func newLogind(path string, delay time.Duration) (*logind, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("logind: cannot remove the former socket: %w", err)
@@ -147,8 +148,8 @@ func (l *logind) reply(call *dbus.Message) *dbus.Message {
 	return message(dbus.TypeMethodReply, map[dbus.HeaderField]any{dbus.FieldReplySerial: call.Serial()}, body...)
 }
 
-// inhibit makes a lock, which is a file descriptor. The client is in this process, so the reply
-// carries only the number of the descriptor.
+// inhibit makes a lock and returns its file descriptor. The client is in this process, so the reply
+// contains only the number of the descriptor.
 func (l *logind) inhibit() (uint32, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -183,8 +184,8 @@ func (l *logind) send(conn net.Conn, m *dbus.Message) error {
 	return m.EncodeTo(conn, binary.LittleEndian)
 }
 
-// shutdown announces the shutdown of the machine and waits until the kubelet has released every
-// lock, which it does when its pods have ended, or until ctx is done.
+// shutdown announces the shutdown of the machine, and waits until the kubelet has released every
+// lock or ctx is done. The kubelet releases its lock when its pods have ended.
 func (l *logind) shutdown(ctx context.Context) error {
 	signal := message(dbus.TypeSignal, map[dbus.HeaderField]any{
 		dbus.FieldPath: logindPath, dbus.FieldInterface: logindInterface, dbus.FieldMember: "PrepareForShutdown",

@@ -28,11 +28,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Run runs the kubelet with upstream's flags args until ctx is done. Pods continue to run
-// afterwards. labels are the labels and taints of a new Node. After a signal on down, the kubelet
-// ends the pods in order and accepts no new pods, and then Run calls ended. bus is the path of the
-// kubelet's D-Bus socket. revoked is the file of revoked client certificates. offlineAPI reports
-// whether the offline API server can answer until an API server is ready.
+// Run runs the kubelet with upstream's flags args until ctx is done. Pods continue to run after
+// that. labels are the labels and taints of a new Node. After a signal on down, the kubelet ends
+// the pods in order and accepts no new pods, and then Run calls ended. bus is the path of the
+// kubelet's D-Bus socket. revoked is the path of the file of revoked client certificates.
+// offlineAPI reports whether the offline API server can answer until an API server is ready.
 func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *apiready.Waiter, offlineAPI bool, revoked, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
@@ -88,22 +88,23 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 	}
 	err = app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
 	if podsEnded.Load() {
-		// After a rollback, the next boot may run a version that knows no assignments.
+		// The next boot may run an earlier version, after a rollback, and that version may not know
+		// these assignments.
 		return errors.Join(err, resetAssignments(server.RootDirectory, ""))
 	}
 	return err
 }
 
 // reportTimeout bounds the time in which the kubelet reports the ends of the pods to the API
-// server. silenceTimeout bounds the time without an answer of the API server. After either time the
-// machine shuts down in any case.
+// server. silenceTimeout bounds the time in which the API server does not answer. After either time
+// the machine shuts down without the reports.
 const (
 	reportTimeout  = 15 * time.Second
 	silenceTimeout = 5 * time.Second
 )
 
 // awaitReports waits until the API server knows that every pod of the node has ended. The kubelet
-// releases its lock when the containers are gone and reports how they ended only afterwards.
+// releases its lock when the containers have ended, but reports their end only after that.
 func awaitReports(ctx context.Context, client kubernetes.Interface, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -160,9 +161,9 @@ func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	return server, nil
 }
 
-// prepare returns upstream's dependencies of a kubelet without the prober for FlexVolume drivers.
-// The prober runs programs of a directory as root. The directory could only be on the DATA
-// partition, and no program from that disk may run.
+// prepare returns upstream's dependencies of a kubelet, but without the prober for FlexVolume
+// drivers. The prober runs programs of a directory as root. The directory could only be on the DATA
+// partition, and the system runs no programs from that partition.
 func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Dependencies, error) {
 	parts, err := app.UnsecuredDependencies(ctx, server, utilfeature.DefaultFeatureGate)
 	if err != nil {

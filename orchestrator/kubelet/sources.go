@@ -29,12 +29,12 @@ import (
 // settleTime is how long the kubelet needs at most to process the list of pods of an API server.
 const settleTime = 10 * time.Second
 
-// holdRemovals gives the kubelet upstream's pod source and a second source that stays silent until
-// an API server has sent its list of pods. Until all sources have reported, the kubelet starts pods
-// and removes no unknown pods: the offline API server (package offlineapi) knows only some pods,
-// and the directories of the other pods must remain. An API server that is ready only briefly, and
-// sends no list of pods, does not end this state. config is the configuration of the kubelet's
-// client.
+// holdRemovals gives the kubelet upstream's pod source, and a second source that stays silent until
+// an API server has sent its list of pods. Until all sources have reported, the kubelet starts
+// pods, but removes no unknown pods. This is necessary because the offline API server (package
+// offlineapi) knows only some pods, and the directories of the other pods must remain. If an API
+// server is ready only briefly and sends no list of pods, the second source stays silent. config is
+// the configuration of the kubelet's client.
 func holdRemovals(ctx context.Context, parts *kubelet.Dependencies, config *rest.Config, node string) error {
 	answered, forwarded := make(chan struct{}), make(chan struct{})
 	config = rest.CopyConfig(config)
@@ -87,9 +87,9 @@ func (l answerListener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// forward returns a channel and forwards its values to the channel to. It closes forwarded after it
-// has forwarded the first value that arrived after answered was closed. The function is generic
-// because upstream does not export the type of the values.
+// forward returns a channel, and forwards the values that arrive on it to the channel to. It closes
+// forwarded when it has forwarded the first value that arrived after answered was closed. The
+// function is generic because upstream does not export the type of the values.
 func forward[T any](ctx context.Context, to chan<- T, answered <-chan struct{}, forwarded chan<- struct{}) chan<- T {
 	in := make(chan T)
 	go func() {
@@ -120,7 +120,7 @@ func forward[T any](ctx context.Context, to chan<- T, answered <-chan struct{}, 
 	return in
 }
 
-// sendEmpty sends an empty update, with which a source has reported.
+// sendEmpty sends an empty update, by which a source tells the kubelet that it has reported.
 func sendEmpty[T any](to chan<- T) {
 	var none T
 	to <- none

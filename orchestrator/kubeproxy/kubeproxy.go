@@ -51,13 +51,16 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // configuration returns kube-proxy's configuration file. Node ports answer only on the node's own
-// addresses, not on loopback or the bridge. The file lists these addresses, because upstream's
-// "primary" reads them from the Node at start: after a change of the address the Node still has the
-// old address, and if the Node has none, node ports answer on all addresses. Traffic from the pod
-// ranges is local and keeps its source address; kube-proxy masquerades all other traffic to a
-// service address. Without configured ranges, external addresses of Services have no effect; this
-// includes Services that are older than the admission check. The zeros leave the parameters of
-// connection tracking to machined/host, which sets upstream's values or the operator's.
+// addresses, not on loopback or the bridge. The file lists these addresses and does not use
+// upstream's "primary", which reads them from the Node at the start. After a change of the address
+// the Node still has the old address, and if the Node has no address, node ports would answer on
+// all addresses.
+//
+// Traffic from the pod ranges is local and keeps its source address; kube-proxy masquerades all
+// other traffic to a service address. Without configured ranges, external addresses of Services
+// have no effect, also for Services that are older than the admission check. The zeros leave the
+// parameters of connection tracking to machined/host, which sets upstream's values or the
+// operator's.
 func configuration(spec nodespec.Spec, client string) string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -102,9 +105,10 @@ func nodePorts(own []netip.Addr) []netip.Prefix {
 	return ports
 }
 
-// Run runs kube-proxy with upstream's flags args until it fails. Upstream's loop cannot be stopped,
-// so Run returns when ctx is done and the process has to exit. The rules stay in the kernel. Run
-// first waits for rights, because kube-proxy repeats a rejected request only seconds later.
+// Run runs kube-proxy with upstream's flags args until it fails. When ctx is done, Run returns
+// although upstream's loop cannot be stopped, so the process has to exit. The rules stay in the
+// kernel. Run first waits for rights, because kube-proxy repeats a rejected request only seconds
+// later.
 func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
 	opts, err := parse(args)
 	if err != nil {
@@ -123,10 +127,11 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 	}
 }
 
-// runExternal removes the rules that an earlier kube-proxy left in the kernel and is ready until
-// ctx is done. An existing configuration file shows that kube-proxy ran here; like the rules, the
-// file is in memory only. The cleanup happens only once: an external kube-proxy has its rules in
-// tables of the same names, and would not detect for an hour that a later cleanup has removed them.
+// runExternal removes the rules that an earlier kube-proxy left in the kernel, and then is ready
+// until ctx is done. An existing configuration file shows that kube-proxy ran since the boot,
+// because the file, like the rules, is only in memory. The cleanup happens only once. An external
+// kube-proxy has its rules in tables of the same names, and would not notice for an hour that a
+// later cleanup has removed them.
 func runExternal(ctx context.Context, configuration string, cleanup func(context.Context) (failed bool), announce component.Announce) error {
 	if _, err := os.Stat(configuration); err == nil {
 		if cleanup(ctx) && ctx.Err() == nil {

@@ -67,12 +67,12 @@ func TestElect(t *testing.T) {
 		service Service
 		want    []string // permitted winners; "" means that no node wins
 	}{
-		"any":                       {Service{}, []string{"a", "b"}},
-		"local":                     {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
-		"local, where nobody may":   {Service{Local: true, Endpoints: []string{"c", "d", "e"}}, []string{""}},
-		"local, nowhere":            {Service{Local: true}, []string{""}},
-		"endpoints do not count":    {Service{Endpoints: []string{"c"}}, []string{"a", "b"}},
-		"local, on an unknown node": {Service{Local: true, Endpoints: []string{"gone"}}, []string{""}},
+		"any":                        {Service{}, []string{"a", "b"}},
+		"local":                      {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
+		"local, without a candidate": {Service{Local: true, Endpoints: []string{"c", "d", "e"}}, []string{""}},
+		"local, nowhere":             {Service{Local: true}, []string{""}},
+		"endpoints do not count":     {Service{Endpoints: []string{"c"}}, []string{"a", "b"}},
+		"local, on an unknown node":  {Service{Local: true, Endpoints: []string{"gone"}}, []string{""}},
 	} {
 		for _, a := range many(50) {
 			c.service.Addresses = []netip.Addr{a}
@@ -83,7 +83,7 @@ func TestElect(t *testing.T) {
 	}
 	twice := []Service{{Addresses: addrs("192.0.2.70"), Local: true, Endpoints: []string{"a"}}, {Addresses: addrs("192.0.2.70"), Local: true, Endpoints: []string{"b"}}}
 	if got := owners(t, nodes, twice)[vip4]; got != "a" {
-		t.Errorf("two Services name the address: %q answers, want a", got)
+		t.Errorf("%q answers for an address of two Services, want a", got)
 	}
 }
 
@@ -110,13 +110,13 @@ func TestElectMoves(t *testing.T) {
 		shuffled := slices.Clone(nodes)
 		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		if !reflect.DeepEqual(owners(t, shuffled, services), before) {
-			t.Error("the order of the Nodes counts")
+			t.Error("the result depends on the order of the Nodes")
 		}
 		gone := r.IntN(len(nodes))
 		nodes[gone].Ready = false
 		for a, n := range owners(t, nodes, services) {
 			if before[a] != n && before[a] != nodes[gone].Name {
-				t.Errorf("%s moved from %s to %s, and %s is gone", a, before[a], n, nodes[gone].Name)
+				t.Errorf("%s moved from %s to %s, although only %s became unready", a, before[a], n, nodes[gone].Name)
 			}
 		}
 	}
@@ -165,7 +165,7 @@ func TestCutOff(t *testing.T) {
 			}
 		}
 		if age := start.Add(known).Sub(last); age > grace-5*time.Second {
-			t.Fatalf("it knew %s after the last renewal, the others may at %s", age, grace)
+			t.Fatalf("the node knows %s after the last renewal that it is cut off; the control plane marks it at %s", age, grace)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestReadService(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", policy, got, want)
 		}
 		if !loadbalancer.IsManaged(slimService.(*corev1.Service)) || serviceOf(slimSlice) != "default/s" {
-			t.Errorf("%s: too little is kept", policy)
+			t.Errorf("%s: a field that the election needs is missing", policy)
 		}
 	}
 	// A terminating endpoint that still serves is used only if the Service has no ready endpoint.
@@ -208,11 +208,11 @@ func TestReadService(t *testing.T) {
 	gone := discoveryv1.Endpoint{NodeName: &there, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &yes}}
 	slice.Endpoints = append(slice.Endpoints, ends)
 	if got := readService(local, []any{slice}, pools).Endpoints; !slices.Equal(got, []string{"there"}) {
-		t.Errorf("beside one that is ready: %v", got)
+		t.Errorf("a terminating endpoint beside a ready endpoint: %v", got)
 	}
 	slice.Endpoints = []discoveryv1.Endpoint{gone, ends, ends}
 	if got := readService(local, []any{slice}, pools).Endpoints; !slices.Equal(got, []string{"here"}) {
-		t.Errorf("the last one that serves: %v", got)
+		t.Errorf("a terminating endpoint that is the last to serve: %v", got)
 	}
 }
 

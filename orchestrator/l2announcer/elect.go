@@ -31,10 +31,10 @@ type Service struct {
 	Endpoints []string // names of the nodes with an endpoint; set only if Local is true
 }
 
-// Elect returns the addresses for which node self answers, in ascending order. It is pure: nodes
-// with the same input elect the same node for each address, so at most one node answers for it. The
-// allocator prevents that two Services have the same address. If two Services have the same address
-// anyway, Elect uses the first Service.
+// Elect returns the addresses for which the node self answers, in ascending order. It is pure:
+// nodes with the same input elect the same node for each address, so at most one node answers for
+// an address. If two Services have the same address, which the allocator prevents, Elect uses the
+// first Service.
 //
 // Elect computes a hash of the address and the name of each candidate, and the candidate with the
 // highest hash wins (rendezvous hashing). When a node appears, only the addresses that it wins

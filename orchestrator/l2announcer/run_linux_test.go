@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// board records the status texts of the component: the newest in text, and all in all.
+// board records the status texts of the component: the newest text in text, and all texts in all.
 type board struct {
 	mu   sync.Mutex
 	text string
@@ -39,7 +39,7 @@ func (b *board) await(t *testing.T, want string) {
 		if t.Failed() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			t.Logf("the component says %q", b.text)
+			t.Logf("the status text is %q", b.text)
 		}
 	}()
 	await(t, want, func() bool { return b.is(want) })
@@ -136,7 +136,7 @@ func TestRun(t *testing.T) {
 	outside.Do(func() {
 		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: far.Attrs().Index, IP: vip4.AsSlice(), HardwareAddr: other[:], State: netlink.NUD_PROBE}))
 	})
-	await(t, "nobody answers any more", func() bool {
+	await(t, "the node no longer answers", func() bool {
 		var got entry
 		outside.Do(func() { got = known(t, far, vip4) })
 		return got == entry{} || got.state == netlink.NUD_FAILED
@@ -171,9 +171,9 @@ func TestBack(t *testing.T) {
 	go func() { ended <- a.run(ctx, nil, versions, says.announce) }()
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
 	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: probes whether other nodes answer")
-	versions <- leaseVersion{"1", time.Now()} // the version is not new, so this is no renewal
+	versions <- leaseVersion{"1", time.Now()} // no new version, so no renewal of the Lease
 	const left = "answers for 0 of 1 addresses; cut off from the API server: yielded 1 to other nodes"
-	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
+	await(t, "the node does not answer for the address that another node announces", func() bool {
 		a.ports.Heard <- neighbor.SeenAddress{Address: vip4, MAC: other, Link: "eth0"}
 		return says.is(left)
 	})
@@ -183,7 +183,7 @@ func TestBack(t *testing.T) {
 	stop()
 	must(t, <-ended)
 	if len(says.all) != 3 {
-		t.Errorf("it said:\n%s", strings.Join(says.all, "\n"))
+		t.Errorf("status texts:\n%s", strings.Join(says.all, "\n"))
 	}
 }
 

@@ -62,9 +62,8 @@ func Write(dirs dirs.Dirs, level emulation.Minor) error {
 	return nil
 }
 
-// Await waits until process "api" has written the file, and returns the level in it. If ctx ends
-// first, Await returns the cause of that. It also returns an error if the file exists and cannot be
-// read.
+// Await waits until process "api" has written the file, and returns the level in it. It returns an
+// error if ctx ends first (the cause of the end), or if the file exists and cannot be read.
 func Await(ctx context.Context, dirs dirs.Dirs) (emulation.Minor, error) {
 	ticker := time.NewTicker(pollInterval / 20)
 	defer ticker.Stop()

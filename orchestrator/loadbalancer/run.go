@@ -42,8 +42,8 @@ const (
 	timeout       = 10 * time.Second
 )
 
-// Component returns the component, to which the caller adds Run. The component also runs without
-// pools, to report by Events why Services have no address.
+// Component describes the component without its Run function. The component also runs without
+// pools: it then reports by Events why Services have no address.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
@@ -243,8 +243,8 @@ func (c *controller) apply(ctx context.Context, s *corev1.Service, d Decision) e
 	return nil
 }
 
-// write patches the status of a Service. The API server rejects the patch if the Service is not the
-// version on which the decision is based any more.
+// write patches the status of a Service. The API server rejects the patch if the Service has
+// changed since the decision.
 func (c *controller) write(ctx context.Context, s *corev1.Service, key string, want []corev1.LoadBalancerIngress) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},

@@ -71,7 +71,7 @@ func TestStep(t *testing.T) {
 		{"not content with one family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4, v6).but(func(s *Service) { s.DualOnly = true })}},
 			"s1 192.0.2.10 NoPoolOfFamily"},
 		{"no pool of the only family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6)}}, "s1 NoPoolOfFamily"},
-		{"a family that it has no more", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10", "2001:db8::1")}}, "s1 192.0.2.10"},
+		{"an address of a family that was removed", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10", "2001:db8::1")}}, "s1 192.0.2.10"},
 		{"by address", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).asking("192.0.2.10")}}, "s1 192.0.2.11; s2 192.0.2.10"},
 		{"by address, in use", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.10"), service(2, v4).having("192.0.2.10")}},
 			"s1 AddressInUse; s2 192.0.2.10"},
@@ -87,7 +87,7 @@ func TestStep(t *testing.T) {
 		{"on request only", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4), service(2, v4).from("closed"), service(3, v4).asking("192.0.2.31")}},
 			"s1 NoPool; s2 192.0.2.30; s3 192.0.2.31"},
 		{"on request since it has one", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4).having("192.0.2.31")}}, "s1 192.0.2.31"},
-		{"a pool is no more", Input{Pools: []nodespec.Pool{b}, Services: []Service{service(1, v4).having("192.0.2.10")}}, "s1 192.0.2.20"},
+		{"a removed pool", Input{Pools: []nodespec.Pool{b}, Services: []Service{service(1, v4).having("192.0.2.10")}}, "s1 192.0.2.20"},
 		{"machines have theirs", Input{Pools: []nodespec.Pool{a}, Machines: addrs("192.0.2.10"), Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4)}},
 			"s1 192.0.2.11; s2 PoolFull"},
 		{"machines say they have theirs", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{service(1, v4), service(2, v4)}},
@@ -100,10 +100,10 @@ func TestStep(t *testing.T) {
 		{"no pools", Input{Now: time.Unix(40, 0), Services: []Service{
 			service(1, v4), service(11, v4), service(12, v4).but(func(s *Service) { s.Explicit = true }), service(2, v4).having("192.0.2.9")}},
 			"s1 NoPool; s2; s11; s12 NoPool"},
-		{"another implementation's are taken", Input{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
+		{"addresses of another implementation", Input{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
 		{"one that ends", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.Ending = true }), service(2, v4).but(func(s *Service) { s.Ending = true })}}, "s1 192.0.2.10; s2"},
-		{"what it asks for cannot be read", Input{Pools: []nodespec.Pool{a}, Services: []Service{
+		{"an invalid request", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.11").but(func(s *Service) { s.Invalid = "?" }), service(2, v4).but(func(s *Service) { s.Invalid = "?" })}},
 			"s1 192.0.2.11 BadRequest; s2 BadRequest"},
 		{"the last address there is", Input{Pools: []nodespec.Pool{pool("end", "255.255.255.255", "255.255.255.255")}, Services: []Service{service(1, v4), service(2, v4)}},
@@ -198,13 +198,13 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 		}
 		decisions := Step(w)
 		if show(Step(w)) != show(decisions) {
-			t.Fatalf("seed %d, turn %d: the same world gave different decisions", seed, turn)
+			t.Fatalf("seed %d, turn %d: the same input gave different decisions", seed, turn)
 		}
 		for _, d := range decisions {
 			s := w.find(d.Key)
 			for _, had := range s.Has {
 				if calm && s.Pool == "" && len(s.Wanted) == 0 && !slices.Contains(d.Addresses, had) && w.usable(had) {
-					t.Fatalf("seed %d, turn %d: %s lost %s for nothing", seed, turn, d.Key, had)
+					t.Fatalf("seed %d, turn %d: %s lost %s without a reason", seed, turn, d.Key, had)
 				}
 			}
 			if r.IntN(5) > 0 { // in one of five cases the write of the decision is missing
@@ -221,7 +221,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 		}
 	}
 	if again := Step(w); slices.ContainsFunc(again, func(d Decision) bool { return !slices.Equal(d.Addresses, w.find(d.Key).Has) }) {
-		t.Fatalf("seed %d: does not come to rest: %s", seed, show(again))
+		t.Fatalf("seed %d: the decisions do not end: %s", seed, show(again))
 	}
 }
 
@@ -242,11 +242,11 @@ func (w Input) check(decisions []Decision) error {
 	for _, d := range decisions {
 		for _, a := range d.Addresses {
 			if owner[a] != "" {
-				return fmt.Errorf("%s is given to %s and to %s", a, owner[a], d.Key)
+				return fmt.Errorf("%s is assigned to %s and to %s", a, owner[a], d.Key)
 			}
 			owner[a] = d.Key
 			if s := w.find(d.Key); !w.usable(a) || !slices.Contains(s.Families, familyOf(a)) {
-				return fmt.Errorf("%s has %s, which it may not have", d.Key, a)
+				return fmt.Errorf("%s has %s, which is not permitted for it", d.Key, a)
 			}
 		}
 	}
@@ -254,7 +254,7 @@ func (w Input) check(decisions []Decision) error {
 	for _, s := range w.Services {
 		for _, h := range s.Has {
 			if o := held[h]; o != "" && o != s.Key {
-				return fmt.Errorf("%s is in the status of %s, and %s has or gets it", h, s.Key, o)
+				return fmt.Errorf("%s is in the status of %s, but %s owns it", h, s.Key, o)
 			}
 			held[h] = s.Key
 		}
@@ -269,7 +269,7 @@ func (w Input) check(decisions []Decision) error {
 				for _, r := range p.Ranges {
 					for a := r.First; familyOf(a) == f && a.Compare(r.Last) <= 0; a = a.Next() {
 						if (s.Pool == p.Name || s.Pool == "" && !p.OnRequest) && held[a] == "" && w.usable(a) {
-							return fmt.Errorf("%s goes without, and %s is free", d.Key, a)
+							return fmt.Errorf("%s has no address although %s is free", d.Key, a)
 						}
 					}
 				}
@@ -293,6 +293,6 @@ func TestLarge(t *testing.T) {
 		}
 	}
 	if len(seen) != 1<<16 {
-		t.Errorf("%d addresses are given, want all of 65536", len(seen))
+		t.Errorf("%d addresses are assigned, want all of 65536", len(seen))
 	}
 }

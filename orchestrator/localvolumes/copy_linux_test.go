@@ -100,10 +100,10 @@ func TestCopies(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	if got := kernel.limits[n.store.all[snapped(1)].project]; got != (projectquota.Limit{Bytes: 12 << 10, Inodes: 2}) {
-		t.Errorf("a snapshot keeps %+v", got)
+		t.Errorf("the snapshot has the limit %+v", got)
 	}
 	if r, err := n.perform(t.Context(), nil, nil); err != nil || len(r.Created) > 0 || r.Volumes[snapped(1)] != 12<<10 {
-		t.Errorf("nobody asks: %+v, %v", r, err)
+		t.Errorf("without requests: %+v, %v", r, err)
 	}
 	if was := use(t, n.store, named(1), "", "after"); was != "before" {
 		t.Errorf("the volume has %q", was)
@@ -114,7 +114,7 @@ func TestCopies(t *testing.T) {
 
 	fill, clone := Copy{named(2), snapped(1), 2 * mib}, Copy{named(3), named(1), mib}
 	if err := n.store.show(named(2), mib, snapped(1), func(string) error { return nil }); err == nil || !strings.Contains(err.Error(), "is not filled") {
-		t.Errorf("a volume was shown that nothing is in: %v", err)
+		t.Errorf("a volume was mounted before it was filled: %v", err)
 	}
 	afterCopies(t, n, fill, clone)
 	r = afterCopies(t, n, fill, clone)
@@ -122,10 +122,10 @@ func TestCopies(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	if got := kernel.limits[n.store.all[named(2)].project]; got.Bytes != 2*mib {
-		t.Errorf("a volume keeps %+v", got)
+		t.Errorf("the volume has the limit %+v", got)
 	}
 	if a, b := use(t, n.store, named(2), snapped(1), "else"), use(t, n.store, named(3), named(1), ""); a != "before" || b != "after" {
-		t.Errorf("of the snapshot %q, of the volume %q", a, b)
+		t.Errorf("the volume from the snapshot has %q, the clone %q", a, b)
 	}
 
 	// After a restart, all copies exist.
@@ -176,7 +176,7 @@ func TestCopyWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := func(string) error { t.Error("it was shown"); return nil }
+	none := func(string) error { t.Error("a volume was mounted"); return nil }
 	retired := func(name string) error {
 		_, err := n.store.retire(name)
 		return err
@@ -195,7 +195,7 @@ func TestCopyWaits(t *testing.T) {
 		}
 	}
 	if _, err := n.store.reserve(Copy{named(4), snapped(1), mib}); err == nil || !strings.Contains(err.Error(), "not complete yet") {
-		t.Errorf("a copy of a copy that is not whole: %v", err)
+		t.Errorf("a copy of an incomplete copy: %v", err)
 	}
 	size, err := n.store.work(t.Context(), j)
 	if err := n.store.finish(j, size, err); err != nil {
@@ -236,7 +236,7 @@ func TestCopyStops(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(filepath.Join(root, volumes, snapped(1), "half")); !os.IsNotExist(err) {
-		t.Errorf("of the copy before there is something left: %v", err)
+		t.Errorf("data of the interrupted copy remain: %v", err)
 	}
 
 	// A copy that the controller does not request any more is stopped.
@@ -272,7 +272,7 @@ func TestCopyFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := afterCopies(t, n, take); r.Waits[snapped(1)] == "" {
-		t.Errorf("it was not at rest: %+v", r)
+		t.Errorf("the copy was retried during its cooldown: %+v", r)
 	}
 	n.copying.failed[snapped(1)] = setback{"no quota today", time.Now()} // end of the cooldown
 	if r := afterCopies(t, n, take); len(r.Created) != 1 {
@@ -288,7 +288,7 @@ func TestManyWait(t *testing.T) {
 	asked := 0
 	n.pods = func(context.Context) (map[string]string, error) { asked++; return nil, nil }
 	if r := afterCopies(t, n, Copy{snapped(1), named(9), mib}); asked != 0 || r.Waits[snapped(1)] == "" {
-		t.Errorf("asked %d times, %+v", asked, r)
+		t.Errorf("the pods were listed %d times, %+v", asked, r)
 	}
 	var mounts []*mountinfo.Info
 	for i := range 100 {
@@ -303,7 +303,7 @@ func TestManyWait(t *testing.T) {
 	}
 	r, err := n.perform(t.Context(), obsolete, copies)
 	if err != nil || asked != 1 || len(r.Waits) != maxCopies || len(r.Removed) != maxObsolete {
-		t.Errorf("asked %d times, %d wait, %d are gone, %v", asked, len(r.Waits), len(r.Removed), err)
+		t.Errorf("the pods were listed %d times, %d copies wait, %d volumes are removed, %v", asked, len(r.Waits), len(r.Removed), err)
 	}
 	for _, why := range r.Waits {
 		if !strings.HasPrefix(why, "volume "+named(1)+" is used by") || !strings.HasSuffix(why, ": it is copied when it is no longer in use") {
@@ -373,6 +373,6 @@ func TestPublishFilled(t *testing.T) {
 	select {
 	case <-n.changed:
 	default:
-		t.Error("nobody hears that a volume is used no more")
+		t.Error("an unmount triggers no pass")
 	}
 }

@@ -25,8 +25,8 @@ func crowd(volumes, snapshots int) Input {
 	return w
 }
 
-// told returns the copies that the node is requested to make after a call of Step. It fails the
-// test if these are too many or not sorted.
+// told returns the copies that Step requests from the node. It fails the test if these are too many
+// or not sorted.
 func told(t *testing.T, w Input) []Copy {
 	t.Helper()
 	tell := w.Nodes[0].Copies
@@ -60,21 +60,21 @@ func TestTurns(t *testing.T) {
 		w.Nodes[0].Copies = all
 		for _, op := range Step(w) {
 			if _, again := op.(RequestCopies); again {
-				t.Fatal("it does not settle")
+				t.Fatal("the requests do not become stable")
 			}
 		}
 		// One more or one less copy changes at most one copy of the request.
 		w.Contents[20].Deleting = !w.Contents[20].Deleting
 		after := told(t, w)
 		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < maxCopies-1 {
-			t.Fatalf("%d are told still", same)
+			t.Fatalf("%d copies are still requested", same)
 		}
 	}
 	if len(seen) < 899 {
-		t.Errorf("%d of 900 were told", len(seen))
+		t.Errorf("%d of 900 copies were requested", len(seen))
 	}
 	if all := told(t, crowd(1, maxCopies)); len(all) != maxCopies {
-		t.Errorf("%d fit", len(all))
+		t.Errorf("%d copies are requested", len(all))
 	}
 }
 
@@ -203,7 +203,7 @@ func TestManyDeleted(t *testing.T) {
 			c.apply(op)
 		}
 		if told := len(c.Nodes[0].Obsolete); told > maxObsolete {
-			t.Fatalf("%d names are told", told)
+			t.Fatalf("%d names in a request", told)
 		}
 		c.kubelet(r, 0)
 	}

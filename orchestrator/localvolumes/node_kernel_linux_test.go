@@ -106,7 +106,7 @@ func TestNode(t *testing.T) {
 	publish(named(1), 16*mib)
 	publish(named(1), 16*mib)
 	if fitted, err := fill(filepath.Join(target, "file")); fitted != 15 || !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("%d of 16 MiB fitted, with the directory itself, then: %v", fitted, err)
+		t.Errorf("%d of 16 MiB fitted beside the directory itself, then: %v", fitted, err)
 	} else {
 		t.Logf("a write beyond the size: %v", err)
 	}
@@ -121,7 +121,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("%d of 8 MiB more fitted, then: %v", fitted, err)
 	}
 	if _, err := n.perform(ctx, []string{named(1)}, nil); err == nil {
-		t.Error("a volume that is mounted was destroyed")
+		t.Error("a mounted volume was destroyed")
 	}
 	// The pod changes the project of the directory, possibly to the project of another tenant. At
 	// its next start, the node part restores the project.
@@ -138,13 +138,13 @@ func TestNode(t *testing.T) {
 	defer func() { stop() }()
 	after, err := n.perform(ctx, nil, nil)
 	if err != nil || after.Filesystem != before.Filesystem || after.Size != before.Size {
-		t.Errorf("after the power was cut: %+v, %v, before: %+v", after, err, before)
+		t.Errorf("after the power cut: %+v, %v, before: %+v", after, err, before)
 	}
 	if is, err := projectquota.Of(dir); is != own || err != nil {
-		t.Errorf("its project is %d, and was %d: %v", is, own, err)
+		t.Errorf("the project is %d, and was %d: %v", is, own, err)
 	}
 	if after.Volumes[named(1)] != 24*mib {
-		t.Fatalf("the volume is gone, or has not grown: %+v", after)
+		t.Fatalf("the volume is missing, or has not grown: %+v", after)
 	}
 	publish(named(1), 16*mib)
 	unpublish()
@@ -158,7 +158,7 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := mkfstest.Run(ctx, "/usr/sbin/e2fsck", "-f", "-n", data.Source); err != nil {
-		t.Errorf("not sound: %v", err)
+		t.Errorf("the file system has errors: %v", err)
 	}
 }
 
@@ -320,6 +320,6 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := mkfstest.Run(ctx, "/usr/sbin/e2fsck", "-f", "-n", data.Source); err != nil {
-		t.Errorf("not sound: %v", err)
+		t.Errorf("the file system has errors: %v", err)
 	}
 }

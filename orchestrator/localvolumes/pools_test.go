@@ -126,11 +126,11 @@ func TestReadNodes(t *testing.T) {
 	}
 	other := node.DeepCopy()
 	if !sameNodes(readNodes(node), readNodes(other)) {
-		t.Error("equal Nodes differ")
+		t.Error("Nodes without a relevant change count as changed")
 	}
 	other.Annotations[annotation(ReportAnnotation, "fast")] = report("new")
 	if sameNodes(readNodes(node), readNodes(other)) {
-		t.Error("another report of a pool is not seen")
+		t.Error("a changed report of a pool does not count as a change")
 	}
 	const volume, reason = 45 + 23, maxReason + 49
 	size := func(pool string) int {

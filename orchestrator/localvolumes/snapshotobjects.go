@@ -180,7 +180,7 @@ func failure(why string) any {
 	return map[string]any{"time": metav1.Now(), "message": why}
 }
 
-// doSnapshot performs a change of snapshots, as do does for other changes.
+// doSnapshot performs a change of snapshots, in the same way as do performs other changes.
 func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	api := c.snapshots.SnapshotV1()
 	patchSnapshot := func(key string, change map[string]any, subresource ...string) error {

@@ -65,18 +65,18 @@ func TestLeft(t *testing.T) {
 		contents []Content
 		want     int64
 	}{
-		{"a small one", 0, 1600 * mib, nil, nil, nil, 960 * mib},
-		{"a larger one keeps 20 GiB", 0, 160 * gib, nil, nil, nil, 116 * gib},
-		{"a very large one keeps a tenth", 0, 1000 * gib, nil, nil, nil, 750 * gib},
-		{"a reserve of one's own", 5 * gib, 100 * gib, nil, nil, nil, 80 * gib},
+		{"a small disk", 0, 1600 * mib, nil, nil, nil, 960 * mib},
+		{"20 GiB of a larger disk are reserved", 0, 160 * gib, nil, nil, nil, 116 * gib},
+		{"a tenth of a very large disk is reserved", 0, 1000 * gib, nil, nil, nil, 750 * gib},
+		{"a configured reserve", 5 * gib, 100 * gib, nil, nil, nil, 80 * gib},
 		{"promised", gib, 100 * gib, nil, []Volume{volumeOf(1, "a", 4*gib), volumeOf(2, "b", 4*gib)}, nil, 80 * gib},
-		{"promised and there count once", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 80 * gib},
+		{"a volume that is promised and exists counts once", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 80 * gib},
 		{"the limit is larger than the promise", gib, 100 * gib, map[string]int64{named(1): 9 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 75 * gib},
-		{"there without a promise", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, nil, nil, 80 * gib},
+		{"a volume that exists without a promise", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, nil, nil, 80 * gib},
 		{"promised before a reset", gib, 100 * gib, nil, []Volume{{Name: named(1), Node: "a", Filesystem: "f0", Size: 4 * gib}}, nil, 84 * gib},
 		{"a snapshot that is not taken counts as its volume", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 0)}, 80 * gib},
-		{"one that is taken counts as what is in it", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 83 * gib},
-		{"a taken one that is lost counts no more", gib, 100 * gib, nil, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 84 * gib},
+		{"a snapshot that is taken counts with its contents", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 83 * gib},
+		{"a snapshot that is lost does not count", gib, 100 * gib, nil, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 84 * gib},
 		{"the reserve became larger", 90 * gib, 100 * gib, nil, nil, nil, -5 * gib},
 	} {
 		n := Node{Name: "a", Hostname: "a", Report: Report{Filesystem: "f1", Size: c.size, Volumes: c.there}}
@@ -116,7 +116,7 @@ func TestStep(t *testing.T) {
 			"give claim default/c1 volume " + named(1) + " on a (1073741824 bytes)",
 			"capacity " + full.Name + ": class local has 5368709120 bytes on a",
 		}},
-		{"two claims, and room for the one that came first", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(2 * gib),
+		{"two claims, and space for the older one", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(2 * gib),
 			Claims: []Claim{claim(2, "a", 3*gib), claim(1, "a", 4*gib)}}, []string{
 			"give claim default/c1 volume " + named(1) + " on a (4294967296 bytes)",
 			"request another node for claim default/c2: node a has room for 2 GiB, but 3 GiB are requested",
@@ -128,7 +128,7 @@ func TestStep(t *testing.T) {
 			"request another node for claim default/c1: node a has no volumes: too old",
 			"drop capacity " + full.Name,
 		}},
-		{"a node that is no more", Input{Classes: local, Claims: []Claim{claim(1, "a", gib)}}, []string{
+		{"a deleted node", Input{Classes: local, Claims: []Claim{claim(1, "a", gib)}}, []string{
 			"request another node for claim default/c1: node a does not exist",
 		}},
 		{"a claim that cannot be served", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "local", Problem: "a block device"}}}, []string{
@@ -146,7 +146,7 @@ func TestStep(t *testing.T) {
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", 2*gib)}}, []string{
 			"grow claim default/c1 to 2147483648 bytes",
 		}},
-		{"growth without room", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+		{"growth without space", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{bound(1, 9*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
 			"reject claim default/c1: node a has room for 5 GiB more, but 8 GiB are requested",
 		}},
@@ -160,7 +160,7 @@ func TestStep(t *testing.T) {
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released = true })}}, []string{
 			"delete volume " + named(1),
 		}},
-		{"released, and kept", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"released, and retained", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Retain = true, true })}}, nil},
 		{"deleted while it is used", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Deleting = true })}}, nil},
@@ -184,7 +184,7 @@ func TestStep(t *testing.T) {
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting, v.Filesystem = true, true, "f0" })}}, []string{
 			"finish volume " + named(1),
 		}},
-		{"what nobody claims is left alone, and counts", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib)}, nil},
+		{"a volume without a claim stays, and counts", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib)}, nil},
 	} {
 		var got []string
 		for _, op := range Step(c.world) {
@@ -248,7 +248,7 @@ func (c *cluster) apply(op Op) {
 	}
 }
 
-// applySnapshot is apply for the changes of snapshots.
+// applySnapshot does the same as apply, for the changes of snapshots.
 func (c *cluster) applySnapshot(op Op) {
 	snapshot := func(key string) int {
 		return slices.IndexFunc(c.Snapshots, func(s Snapshot) bool { return s.Key == key })
@@ -285,21 +285,21 @@ func (c *cluster) applySnapshot(op Op) {
 	case Filled:
 		c.Volumes[slices.IndexFunc(c.Volumes, func(v Volume) bool { return v.Name == o.Name })].Source = ""
 		if c.data[o.Name] == 0 {
-			c.t.Fatalf("%s: nothing is in it", op)
+			c.t.Fatalf("%s: its source has no data", op)
 		}
 	}
 }
 
-// ends checks the deletion of an object: its data must not be on a disk any more, and no volume may
-// still have to be filled from them.
+// ends checks the deletion of an object. The data of the object must not be on a disk any more, and
+// must not be the source of a volume that is not filled yet.
 func (c *cluster) ends(op Op, node, filesystem, name string) {
 	if _, there := c.disks[node][name]; there {
-		c.t.Fatalf("%s: it is on the disk still", op)
+		c.t.Fatalf("%s: its data are still on the disk", op)
 	}
 	for _, n := range c.Nodes {
 		for _, v := range c.Volumes {
 			if n.Hostname == node && n.Report.Filesystem == filesystem && v.Source == name && !v.Deleting && v.Filesystem == filesystem {
-				c.t.Fatalf("%s: volume %s is to be filled from it", op, v.Name)
+				c.t.Fatalf("%s: volume %s is not filled from it yet", op, v.Name)
 			}
 		}
 	}
@@ -477,15 +477,15 @@ func TestSimulation(t *testing.T) {
 			settled = pass(1000) == 0
 		}
 		if !settled || len(c.Volumes) > 0 || len(c.Snapshots) > 0 || len(c.Contents) > 0 {
-			t.Fatalf("seed %d: it does not settle: %+v\n%+v\n%+v\n%v", seed, c.Volumes, c.Snapshots, c.Contents, Step(c.Input))
+			t.Fatalf("seed %d: the changes do not end: %+v\n%+v\n%+v\n%v", seed, c.Volumes, c.Snapshots, c.Contents, Step(c.Input))
 		}
 		for name, disk := range c.disks {
 			if len(disk) > 0 {
-				t.Fatalf("seed %d: on %s there is left %v", seed, name, disk)
+				t.Fatalf("seed %d: node %s still has %v", seed, name, disk)
 			}
 		}
 	}
 	if filled < 50 || kept < 50 {
-		t.Errorf("%d volumes were filled and %d snapshots taken: that is too few to say anything", filled, kept)
+		t.Errorf("%d volumes were filled and %d snapshots taken: too few for this test", filled, kept)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// memory implements quotas in memory. A directory keeps its project when it is moved, as in the
+// memory implements quotas in memory. A directory retains its project when it is moved, as in the
 // kernel.
 type memory struct {
 	projects map[string]uint32 // by base name of the directory
@@ -71,7 +71,7 @@ func open(t *testing.T, root string, q quotas) *store {
 		t.Fatal(err)
 	}
 	if s.device == "" || !filepath.IsAbs(s.within) || filepath.Base(s.within) != filepath.Base(root) {
-		t.Errorf("it is at %q of the file system %q", s.within, s.device)
+		t.Errorf("the store is at %q of the file system %q", s.within, s.device)
 	}
 	s.device, s.within = "0:0", "/lib/local-volumes"
 	s.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
@@ -92,7 +92,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("the directory of a volume: %v, %v", info, err)
 	}
 	if again, err := s.ensure(named(1), 128*mib, ""); err != nil || again != dir {
-		t.Errorf("a second time: %s, %v", again, err)
+		t.Errorf("a second ensure: %s, %v", again, err)
 	}
 	if _, err := s.ensure(named(2), mib, ""); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestStore(t *testing.T) {
 	}
 	for _, name := range []string{"../etc", "pvc-1", "", named(1) + "/x"} {
 		if _, err := s.ensure(name, mib, ""); err == nil {
-			t.Errorf("%q was made", name)
+			t.Errorf("%q was created", name)
 		}
 	}
 
@@ -125,7 +125,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("after a power cut: %v, want %v", got, want)
 	}
 	if left, err := os.ReadDir(filepath.Join(root, making)); err != nil || len(left) > 0 {
-		t.Errorf("what was not finished is there still: %v, %v", left, err)
+		t.Errorf("the unfinished volume still exists: %v, %v", left, err)
 	}
 	if got := s.retired(); !slices.Equal(got, []string{named(2)}) {
 		t.Errorf("to be removed: %v", got)
@@ -165,7 +165,7 @@ func TestRemove(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := os.Stat(dir); err != nil {
-			t.Fatalf("what is in use was removed: %v", err)
+			t.Fatalf("a volume in use was removed: %v", err)
 		}
 	}
 	s.mounts = func() ([]*mountinfo.Info, error) {
@@ -187,12 +187,12 @@ func TestRemove(t *testing.T) {
 		t.Error(left, err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
-		t.Errorf("it is there still: %v, %v", err, s.sizes())
+		t.Errorf("the volume still exists: %v, %v", err, s.sizes())
 	}
 	// After a restore of the etcd data, the object of the volume exists again.
 	for range 2 {
 		if _, err := s.ensure(named(1), mib, ""); err == nil || !strings.Contains(err.Error(), "its data are lost") {
-			t.Errorf("an empty directory in its place: %v", err)
+			t.Errorf("an empty volume in place of the destroyed volume: %v", err)
 		}
 		s = open(t, root, kernel)
 	}
@@ -211,7 +211,7 @@ func TestForget(t *testing.T) {
 	}
 	s = open(t, root, newMemory())
 	if gone, err := s.gone(); err != nil || len(gone) > maxDestroyed/2 || !strings.HasPrefix(gone, named(1)+"\n") || !strings.HasSuffix(gone, "\n"+named(2)+"\n") {
-		t.Errorf("%d bytes are kept, %v", len(gone), err)
+		t.Errorf("the list has %d bytes, %v", len(gone), err)
 	}
 }
 
@@ -222,7 +222,7 @@ func TestMakingFails(t *testing.T) {
 	s := open(t, root, kernel)
 	kernel.err = errors.New("no")
 	if _, err := s.ensure(named(1), mib, ""); err == nil {
-		t.Error("it was made")
+		t.Error("the volume was created without a quota")
 	}
 	kernel.err = nil
 	if _, err := s.ensure(named(1), mib, ""); err != nil {
@@ -269,15 +269,15 @@ func TestPublish(t *testing.T) {
 	}
 	target := filepath.Join(t.TempDir(), "mount")
 	if _, err := d.NodePublishVolume(t.Context(), request(named(1), "f0", "1048576", target)); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "its data are lost") {
-		t.Errorf("of a disk that was erased: %v", err)
+		t.Errorf("a volume of a file system that was replaced: %v", err)
 	}
 	odd := request(named(1), "f1", "1048576", target)
 	odd.GetVolumeCapability().GetMount().MountFlags = []string{"noexec", "discard"}
 	if _, err := d.NodePublishVolume(t.Context(), odd); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("an option that there is not: %v", err)
+		t.Errorf("an unknown mount option: %v", err)
 	}
 	if len(s.sizes()) > 0 {
-		t.Error("what was refused was made")
+		t.Error("a rejected volume was created")
 	}
 	right := request(named(1), "f1", "1048576", target)
 	right.Readonly = true
@@ -337,6 +337,6 @@ func TestForeignProjects(t *testing.T) {
 		}
 	}
 	if kernel.limits[victim] != limit || kernel.limits[0] != others {
-		t.Errorf("limits of others: %+v, %+v", kernel.limits[victim], kernel.limits[0])
+		t.Errorf("changed limits of other projects: %+v, %+v", kernel.limits[victim], kernel.limits[0])
 	}
 }

@@ -69,7 +69,7 @@ func (l *loop) tick() {
 			break
 		}
 		if passes == 10 {
-			l.t.Fatal("the controllers do not end")
+			l.t.Fatal("the passes of the controllers do not end")
 		}
 		for _, c := range r.Changes {
 			l.apply(c)
@@ -95,7 +95,7 @@ func (l *loop) until(what string, good func() bool) {
 			return
 		}
 	}
-	l.t.Fatalf("not within half an hour: %s; rollout: %s; asked %v; %+v", what, l.rollout(), l.asked, l.Own[0])
+	l.t.Fatalf("not within half an hour: %s; rollout: %s; requested %v; %+v", what, l.rollout(), l.asked, l.Own[0])
 }
 
 // want sets spec.release of the OrlopMachine, as an operator does.
@@ -161,7 +161,7 @@ func TestSingleMachine(t *testing.T) {
 		l.tick()
 	}
 	if len(l.asked) != 1 || l.Own[0].Status.Failed == nil {
-		t.Errorf("the release that failed was tried again: %v, %+v", l.asked, l.Own[0].Status)
+		t.Errorf("the failed release was requested again: %v, %+v", l.asked, l.Own[0].Status)
 	}
 
 	l.want("3.0.0")

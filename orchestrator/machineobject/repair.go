@@ -31,8 +31,8 @@ func orderOf(m *machineapi.OrlopMachine) repair.Order {
 // repairStep sets next.Repair, the answer of the machine to its order. It returns the step that the
 // caller has to request from machined after it has written the status, or "" for no request. A step
 // can end this process or reboot the machine. Because the answer is written first, the step is not
-// repeated afterwards. The parameter changing means that the machine starts a change of its release
-// now. The first row of the table that applies decides:
+// repeated after that. changing is true if the machine starts a change of its release now. The
+// first row of the table that applies decides:
 //
 //	order                                        answer     step
 //	none, or a step of the controllers           none       none

@@ -235,7 +235,7 @@ func TestRun(t *testing.T) {
 	permit := &machineapi.Permit{Release: machineapi.ReleaseReference{Version: "2.0.0", Image: "r/o@sha256:0"}, Peers: []string{"10.0.0.11"}, Expires: metav1.NewTime(time.Now().Add(time.Hour))}
 	server.change(func(m *machineapi.OrlopMachine) { m.Generation++; m.Spec.Permit = permit })
 	if got := <-fake.asked; got != "2.0.0|r/o@sha256:0|10.0.0.11|True Starting" {
-		t.Errorf("machined was asked: %s", got)
+		t.Errorf("machined received the request %s", got)
 	}
 	server.await(ctx, "a refusal", func(m machineapi.OrlopMachine) bool {
 		c := updatingOf(m)
@@ -263,7 +263,7 @@ func TestRun(t *testing.T) {
 		m.Spec.Repair = &machineapi.RepairOrder{Step: string(repair.Reboot), Attempt: 1, Given: metav1.NewTime(time.Now().Truncate(time.Second))}
 	})
 	if got := <-fake.steps; got != "Reboot: Started" {
-		t.Errorf("machined was asked: %s", got)
+		t.Errorf("machined received the request %s", got)
 	}
 	server.await(ctx, "a refused step", func(m machineapi.OrlopMachine) bool {
 		return m.Status.Repair.Phase == machineapi.RepairRefused && strings.Contains(m.Status.Repair.Message, "the turn")

@@ -131,8 +131,8 @@ func informer[T, L runtime.Object](c client[T, L], example T) cache.SharedIndexI
 	}, example, 0, cache.Indexers{})
 }
 
-// do performs a change of Plan. It fails with a conflict if the object has changed since Plan has
-// seen it.
+// do performs a change of Plan. It fails with a conflict if the object has changed since Plan read
+// it.
 func (c *clients) do(ctx context.Context, change Change) error {
 	switch o := change.Object.(type) {
 	case *clusterv1.Cluster:
@@ -177,9 +177,10 @@ func ownField(verb Verb, o *machineapi.OrlopMachine) map[string]any {
 	return nil
 }
 
-// whole returns a value for a merge patch that replaces the former value. A merge patch keeps each
-// member that it does not name, and JSON omits empty members with the option omitempty. Without
-// the explicit null, a second power cycle would have the phase Done of the first power cycle.
+// whole returns a value for a merge patch, so that the patch replaces the former value as a whole.
+// A merge patch does not change a member that it does not name, and the option omitempty omits
+// empty members. So whole names these members with the value null. Otherwise a second power cycle
+// would have the phase Done of the first power cycle.
 func whole(v reflect.Value) any {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -216,7 +217,7 @@ func newOfClaims(upstream, ours rest.Interface, parameters runtime.ParameterCode
 }
 
 // doClaim performs a change of claims.Plan. It fails with a conflict if the object has changed
-// since Plan has seen it.
+// since Plan read it.
 func (c *clients) doClaim(ctx context.Context, change claims.Change) error {
 	verb := Status
 	if change.Verb == claims.Create {
@@ -262,7 +263,7 @@ func patchObject[T interface {
 }
 
 // doHost performs a change of hosts.Plan. It fails with a conflict if the object has changed since
-// Plan has seen it, for example because an operator has approved the machine.
+// Plan read it, for example because an operator has approved the machine.
 func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
 	if change.Rule != nil {
 		return write(ctx, c.rules, change.Rule, Status)

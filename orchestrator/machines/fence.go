@@ -60,9 +60,10 @@ func powerCycle(own *machineapi.OrlopMachine) *machineapi.RepairOrder {
 }
 
 // fences decides about the power switches of all machines, and writes the phases and the taints.
-// repairs has found the unhealthy machines before. These changes precede all other changes, because
-// a decision about a taint is valid for seconds only. The removal of a taint precedes the phase. If
-// the removal fails, the next pass makes the same decision.
+// The caller has called repairs before, which finds the unhealthy machines. The changes of fences
+// precede all other changes, because a decision about a taint is valid for seconds only. The
+// removal of a taint precedes the write of the phase: if the removal fails, the next pass makes the
+// same decision.
 func (s Snapshot) fences(r *Result, all []*machine) {
 	w := fence.World{Now: s.Now, Machines: make([]fence.Machine, 0, len(all))}
 	var hardware map[string][]string
@@ -113,7 +114,7 @@ func (s Snapshot) fences(r *Result, all []*machine) {
 	r.Changes = slices.Concat(removals, changes, r.Changes)
 }
 
-// reporting returns the names of the Nodes that report, by the UUID of their hardware.
+// reporting maps the UUID of each hardware to the names of the Nodes that report at present.
 func reporting(all []*machine) map[string][]string {
 	names := map[string][]string{}
 	for _, m := range all {
@@ -125,9 +126,9 @@ func reporting(all []*machine) map[string][]string {
 	return names
 }
 
-// reused returns the reason why the hardware of a Node has another name now; empty if it has not.
-// An operator has reinstalled it under the other name, and its power switch would switch off the
-// other Node.
+// reused returns the reason if another Node has the same hardware now, otherwise "". In this case
+// an operator has reinstalled the hardware under another name, and the power switch of this machine
+// would switch off the other Node.
 func (m *machine) reused(hardware map[string][]string) string {
 	if m.node == nil {
 		return ""

@@ -21,8 +21,8 @@ import (
 // gateLabel is the label of the Jobs of gates. Its value is the name of the CronJob.
 const gateLabel = "orlop.dev/gate"
 
-// jobLife is how long a finished Job of a gate stays, in seconds. The CronJob can state another
-// time.
+// jobLife is the time, in seconds, for which a finished Job of a gate is retained. The CronJob can
+// state another time.
 const jobLife = 24 * 60 * 60
 
 // decide sets the verdict of each machine and returns the missing Jobs of gates. It calls
@@ -57,8 +57,8 @@ func (s Snapshot) decide(w rollout.World, all []*machine) []*batchv1.Job {
 }
 
 // testedBy returns the machines that the gates of a decision test. If a control-plane machine waits
-// for the gates, these are only the control-plane machines. Otherwise a stolen worker could delay
-// the control plane by false reports.
+// for the gates, these are only the control-plane machines: a stolen worker must not delay the
+// control plane by false reports.
 func testedBy(d rollout.Decision, all []*machine) []*machine {
 	var planes []*machine
 	next := false

@@ -21,7 +21,8 @@ import (
 )
 
 // overviewInterval is the time between two comparisons of the objects ClusterHealth and Component
-// with the state of the cluster. They need no informer, because only this package writes them.
+// with the state of the cluster. These objects need no informer, because only this package writes
+// them.
 const overviewInterval = 30 * time.Second
 
 // Sources are the functions that return the state of this process for the objects ClusterHealth and

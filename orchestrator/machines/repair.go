@@ -79,8 +79,8 @@ func (s Snapshot) repairs(r *Result, all []*machine, maxUnavailable int) {
 	}
 }
 
-// cycles returns the reason why a new order would replace a power cycle that has begun; empty if
-// none has begun. If another order replaced the power cycle, the machine would stay off.
+// cycles returns the reason why the machine must not get a new order, or "". The reason is a power
+// cycle that has begun: if another order replaced it, the machine would stay off.
 func (m *machine) cycles() string {
 	if o := powerCycle(m.own); o != nil && (o.Phase == string(fence.SwitchOff) || o.Phase == string(fence.SwitchOn)) {
 		return "its power cycle runs"
@@ -151,7 +151,7 @@ func (s Snapshot) unhealthy(m *machine, checks clusterv1.MachineHealthCheckCheck
 		if checks.NodeStartupTimeoutSeconds != nil {
 			timeout = *checks.NodeStartupTimeoutSeconds
 		}
-		// with 0, a missing Node never makes it unhealthy
+		// a timeout of 0 means that a missing Node never makes the machine unhealthy
 		if timeout > 0 && lasts(m.readySince(s.Now), &timeout) {
 			return clusterv1.MachineHealthCheckNodeDeletedReason, m.ready.message
 		}
@@ -188,8 +188,7 @@ func (s Snapshot) busy(m *machine) string {
 	return s.excluded(m)
 }
 
-// excluded returns the reason for which an operator has excluded a machine from repairs; empty:
-// none.
+// excluded returns the reason for which an operator has excluded a machine from repairs, or "".
 func (s Snapshot) excluded(m *machine) string {
 	has := func(name string) bool { _, there := m.object.Annotations[name]; return there }
 	switch {

@@ -151,9 +151,10 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestPowerChanges checks that a fence, an order, a permit and a taint are written to the version
-// of the object that Plan has seen, that they change no other field, and that they replace the
-// former value. An order without a phase removes the phase of the order before it.
+// TestPowerChanges checks how a fence, an order, a permit and a taint are written. Each write
+// applies only to the version of the object that Plan has read. It changes no other field, and
+// replaces the former value as a whole. So an order without a phase removes the phase of the former
+// order.
 func TestPowerChanges(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -230,12 +231,12 @@ func TestReadPower(t *testing.T) {
 		if got := strings.Join(slices.Sorted(maps.Keys(s.Power)), " "); got != want || s.Leases == nil || !s.Power["fenced"].Pods.Read || s.Power["lost"].Pods.Read || !strings.Contains(s.Power["fenced"].Switch.Access, "set spec.power") {
 			t.Errorf("%q, want %q: %+v", got, want, s.Power)
 		}
-		s.Checks = nil // without a check, no fence begins
+		s.Checks = nil // without a MachineHealthCheck, no fence begins
 	}
 }
 
 // TestFreshPower checks that a decision about a power switch uses the present Node and the present
-// Leases. A stale cache shows the Node as lost after it has returned.
+// Leases. A stale cache could show a Node as lost after it has returned.
 func TestFreshPower(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
@@ -261,7 +262,7 @@ func TestFreshPower(t *testing.T) {
 		t.Errorf("Node w2 does not exist: %+v", n)
 	}
 	if n := named(s.Nodes, "w3"); nodeReady(n).Status != corev1.ConditionUnknown {
-		t.Error("Node w3 was read, although nothing operates its power switch")
+		t.Error("Node w3 was read, although its power switch is not operated")
 	}
 	if !s.LeasesRead.Equal(now) || s.Leases == nil || !s.Power["w1"].Pods.Read {
 		t.Errorf("the Leases or the pods were not read: %+v", s)

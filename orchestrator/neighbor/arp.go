@@ -63,8 +63,8 @@ func announceARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: address, target: address}
 }
 
-// probeARP returns an ARP Probe (RFC 5227, 2.1.1). It asks for the owner of the address and does
-// not claim the address.
+// probeARP returns an ARP Probe (RFC 5227, 2.1.1), which asks for the owner of the address without
+// a claim to it.
 func probeARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: netip.IPv4Unspecified(), target: address}
 }

@@ -53,9 +53,9 @@ func groupMAC(group netip.Addr) MAC {
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// parseNDP parses a packet. It returns false for packets that RFC 4861 (7.1.1, 7.1.2) tells a
-// receiver to drop. A router never forwards a packet with a hop limit of 255, so every accepted
-// packet was sent on this link.
+// parseNDP parses a packet. It returns false for packets that a receiver has to drop (RFC 4861,
+// 7.1.1, 7.1.2). A router never forwards a packet with a hop limit of 255, so every accepted packet
+// was sent on this link.
 func parseNDP(b []byte) (ndp, bool) {
 	if len(b) < ipv6Head+ndpSize || b[0]>>4 != 6 || b[6] != icmpv6 || b[7] != hopLimit {
 		return ndp{}, false
@@ -154,9 +154,9 @@ func probeNDP(address netip.Addr) ndp {
 }
 
 // solicitNDP returns a unicast solicitation to the owner of the address (RFC 4861, 7.3.1), with the
-// address from as its source. A probe, which has an unspecified source address, could be a
-// conflict: a machine on which the address is still tentative would give the address up. After a
-// solicitation with a source address, such a machine only answers or does nothing.
+// address from as its source. A probe has an unspecified source address, and would be a conflict
+// for a machine on which the address is still tentative: that machine would give the address up. A
+// solicitation with a source address has no such effect.
 func solicitNDP(own MAC, from, address netip.Addr) ndp {
 	return ndp{from: from, to: address, target: address, link: own}
 }

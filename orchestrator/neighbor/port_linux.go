@@ -13,8 +13,8 @@ import (
 )
 
 // port receives and answers requests on one link for one address family. It uses a packet socket,
-// because the kernel ignores requests for an address that the machine does not have. Unicast
-// requests, with which a neighbor checks reachability, are among them.
+// because the kernel does not answer requests for an address that the machine does not have. Some
+// of these requests are unicast: with them a neighbor checks reachability.
 type port struct {
 	link   Link
 	six    bool

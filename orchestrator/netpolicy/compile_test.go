@@ -103,7 +103,7 @@ func TestRandomWorlds(t *testing.T) {
 			w := w
 			w.Pods, w.Policies, w.Namespaces = shuffled(r, w.Pods), shuffled(r, w.Policies), shuffled(r, w.Namespaces)
 			if again := compiled(t, w); again.String() != tables[w.Node].String() {
-				t.Fatalf("seed %d: another order of the same makes another table", seed)
+				t.Fatalf("seed %d: the table depends on the order of the objects", seed)
 			}
 		}
 		for range 100 {
@@ -328,10 +328,10 @@ func TestGates(t *testing.T) {
 		{"a pod by its link-local address", packet{from: a("fe80::1"), to: a("fe80::2"), in: "cni0", out: "cni0"}, false},
 		{"its neighbours", packet{from: a("fe80::1"), to: a("ff02::1:ff00:2"), in: "cni0", out: "cni0", neighbour: true}, true},
 		{"what calls itself that, and is routed", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0", neighbour: true}, false},
-		{"somebody outside who has its own address", packet{from: known, to: known, in: "eth0", out: "cni0"}, false},
+		{"a packet from outside with the pod's own address as its source", packet{from: known, to: known, in: "eth0", out: "cni0"}, false},
 		{"itself, through a Service", packet{from: known, to: known, in: "cni0", out: "cni0"}, true},
 		{"a pod of another node, by the tunnel", packet{from: a("10.244.2.30"), to: known, in: "mesh0", out: "cni0"}, true},
-		{"somebody who says that he is one", packet{from: a("10.244.2.30"), to: known, in: "eth0", out: "cni0"}, false},
+		{"a packet from outside with the address of a pod as its source", packet{from: a("10.244.2.30"), to: known, in: "eth0", out: "cni0"}, false},
 		{"what has nothing to do with pods", packet{from: a("192.0.2.1"), to: a("198.51.100.1"), in: "eth0", out: "eth1"}, true},
 	} {
 		if got := passes(table, c.p); got != c.want {
@@ -340,13 +340,13 @@ func TestGates(t *testing.T) {
 	}
 	w.Policies = nil
 	if table := compiled(t, w); len(table.Sets)+len(table.Chains) > 0 {
-		t.Errorf("without policies there is\n%s", table)
+		t.Errorf("the table without policies is\n%s", table)
 	}
 	for _, p := range []packet{
 		{from: known, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, {from: a("192.0.2.1"), to: known, in: "eth0", out: "cni0"},
 	} {
 		if passes(DenyAll(w), p) {
-			t.Errorf("while nothing is known, a packet from %s to %s passes", p.from, p.to)
+			t.Errorf("DenyAll: a packet from %s to %s passes", p.from, p.to)
 		}
 	}
 }
@@ -383,7 +383,7 @@ spec: {podSelector: {}, ingress: [%s]}`
 			t.Errorf("%s: passes", rule)
 		}
 		if strings.Contains(table.String(), "10.244.1.2") {
-			t.Errorf("an address of another node's range was believed:\n%s", table)
+			t.Errorf("a pod's address in another node's range was used:\n%s", table)
 		}
 	}
 	if long := name(ingress, strings.Repeat("n", 63), strings.Repeat("p", 253)); len(long) > maxNameLen {
@@ -412,7 +412,7 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 	}
 	once := twice("{podSelector: {}}", "{port: 80}, {port: http}, {}")
 	if got := twice("{podSelector: {}}, {podSelector: {}}, {podSelector: {matchLabels: {a: x}}}", "{port: 80}, {port: http}, {port: 80}, {}, {port: http}, {}"); got != once {
-		t.Errorf("said twice:\n%s\nonce:\n%s", got, once)
+		t.Errorf("with duplicates:\n%s\nwithout:\n%s", got, once)
 	}
 	c := compiler{spent: map[string]int{}}
 	for i, step := range []struct {
@@ -476,7 +476,7 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}`
 	// No policy restricts the egress of the namespace greedy. With smaller policies, its ingress
 	// policies are enforced again.
 	if !passes(table, packet{from: netip.MustParseAddr("10.244.0.2"), to: outside, protocol: tcp, port: 80, in: "cni0", out: "eth0"}) {
-		t.Error("egress, which no policy is about, is closed")
+		t.Error("egress is dropped although no policy restricts it")
 	}
 	w.Policies = w.Policies[:2]
 	table, problems = Compile(w)

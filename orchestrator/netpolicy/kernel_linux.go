@@ -97,15 +97,15 @@ func comment(t Table) string {
 	return fmt.Sprintf("%s %d;%d;", t.Fingerprint(), counts[egress], counts[ingress])
 }
 
-// write replaces the table in one transaction, so each packet is filtered by either the old or the
-// new table. The kernel's connection tracking keeps its connections.
+// write replaces the table in one transaction, so each packet is filtered either by the old or by
+// the new table. The connections that the kernel tracks remain.
 func (k kernel) write(t Table) error {
 	conn, err := k.conn()
 	if err != nil {
 		return err
 	}
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
-	conn.AddTable(table) // the deletion of a missing table would fail
+	conn.AddTable(table) // because the deletion of a missing table fails
 	conn.DelTable(table)
 	conn.AddTable(table)
 	chains := map[string]*nftables.Chain{}

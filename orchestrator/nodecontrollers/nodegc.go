@@ -37,8 +37,8 @@ func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.Node
 // command of the orchestrator on a control-plane machine. It waits until the API server answers,
 // and returns an error when ctx is done first.
 func CommandClient(ctx context.Context, dirs dirs.Dirs, account string) (kubernetes.Interface, error) {
-	// A command announces no status and does not wait for its rights: a rejected request is part of
-	// its result.
+	// A command announces no status. It does not wait for its rights, and returns a rejected
+	// request as an error.
 	env := component.Env{
 		Dir: dirs.Controllers, Dirs: dirs, Announce: func(string, bool, string) {},
 		Rights: func(context.Context) error { return nil },
@@ -60,10 +60,11 @@ func CommandClient(ctx context.Context, dirs dirs.Dirs, account string) (kuberne
 	return client, nil
 }
 
-// deleteNodes deletes Nodes and their pods, and returns the names of the Nodes that existed. After
-// each pass it waits for the time every and checks the deleted Nodes again: a removed machine may
-// register its Node again until the API server has loaded the revocation. deleteNodes ends after
-// three passes. If a Node still exists, the next request of the caller deletes it.
+// deleteNodes deletes Nodes and their pods, and returns the names of the Nodes that existed. It
+// makes at most three passes, with the delay every between two passes. The later passes are
+// necessary because a removed machine may register its Node again until the API server has loaded
+// the revocation. If a Node exists even after the last pass, the next request of the caller deletes
+// it.
 func deleteNodes(ctx context.Context, client kubernetes.Interface, order nodespec.NodeGCRequest, every time.Duration) (there []string, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

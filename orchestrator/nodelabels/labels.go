@@ -51,10 +51,10 @@ func Read(dirs dirs.Dirs) (nodespec.NodeLabels, error) {
 	return m, nil
 }
 
-// RunNode maintains the labels of the machine's own Node and the annotation with its configured
+// RunNode maintains the labels of the machine's own Node, and the annotation with its configured
 // taints, until ctx is done. registered are the labels and taints with which the kubelet of this
-// process has registered the Node. The component is always ready: a Node without its labels says
-// nothing about the running version of the system.
+// process has registered the Node. The component is always ready, because missing labels are no
+// fault of the running version of the system.
 func RunNode(ctx context.Context, env component.Env, registered nodespec.NodeLabels) error {
 	env.Announce(NodeName, true, "")
 	if err := env.Rights(ctx); err != nil {

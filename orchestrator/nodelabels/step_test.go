@@ -55,21 +55,21 @@ func TestLabels(t *testing.T) {
 		have, keys, want, registered string
 		then, remembered             string
 	}{
-		"nothing":                     {"kubernetes.io/hostname=n", "", "", "", "kubernetes.io/hostname=n", ""},
-		"a new Node":                  {"h=n a=1", "", "a=1", "a=1", "a=1 h=n", `["a"]`},
-		"on a Node that was there":    {"h=n", "", "a=1 b=", "", "a=1 b= h=n", `["a","b"]`},
-		"another value":               {"a=1", `["a"]`, "a=2", "a=1", "a=2", `["a"]`},
-		"one goes":                    {"a=1 b=1", `["a","b"]`, "b=1", "", "b=1", `["b"]`},
-		"all go":                      {"a=1 h=n", `["a"]`, "", "a=1", "h=n", "[]"},
-		"changed before it was noted": {"a=1 b=1 h=n", "", "b=2", "a=1 b=1", "b=2 h=n", `["b"]`},
-		"gone before it was noted":    {"a=1 h=n", "", "", "a=1", "h=n", "[]"},
-		"others' stay":                {"a=1 x=1", `["a"]`, "", "", "x=1", "[]"},
-		"others' set what was ours":   {"a=1", "[]", "", "a=1", "a=1", "[]"},
-		"others' were not registered": {"a=2", "", "", "a=1", "a=2", "[]"},
-		"others' is stated":           {"x=1", "", "x=2", "", "x=2", `["x"]`},
-		"somebody changed ours":       {"a=9", `["a"]`, "a=1", "", "a=1", `["a"]`},
-		"somebody removed ours":       {"", `["a"]`, "a=1", "", "a=1", `["a"]`},
-		"somebody wrote the note":     {"a=1", `nonsense`, "b=1", "", "a=1 b=1", `["b"]`},
+		"nothing":                         {"kubernetes.io/hostname=n", "", "", "", "kubernetes.io/hostname=n", ""},
+		"a new Node":                      {"h=n a=1", "", "a=1", "a=1", "a=1 h=n", `["a"]`},
+		"on a Node that was there":        {"h=n", "", "a=1 b=", "", "a=1 b= h=n", `["a","b"]`},
+		"another value":                   {"a=1", `["a"]`, "a=2", "a=1", "a=2", `["a"]`},
+		"one is removed":                  {"a=1 b=1", `["a","b"]`, "b=1", "", "b=1", `["b"]`},
+		"all go":                          {"a=1 h=n", `["a"]`, "", "a=1", "h=n", "[]"},
+		"changed before it was noted":     {"a=1 b=1 h=n", "", "b=2", "a=1 b=1", "b=2 h=n", `["b"]`},
+		"removed before it was recorded":  {"a=1 h=n", "", "", "a=1", "h=n", "[]"},
+		"others' stay":                    {"a=1 x=1", `["a"]`, "", "", "x=1", "[]"},
+		"others' set what was ours":       {"a=1", "[]", "", "a=1", "a=1", "[]"},
+		"others' were not registered":     {"a=2", "", "", "a=1", "a=2", "[]"},
+		"others' is stated":               {"x=1", "", "x=2", "", "x=2", `["x"]`},
+		"another client changed ours":     {"a=9", `["a"]`, "a=1", "", "a=1", `["a"]`},
+		"another client removed ours":     {"", `["a"]`, "a=1", "", "a=1", `["a"]`},
+		"another client wrote the record": {"a=1", `nonsense`, "b=1", "", "a=1 b=1", `["b"]`},
 	} {
 		n := Node{Labels: labelled(c.have), Keys: c.keys}
 		want, registered := nodespec.NodeLabels{Labels: labelled(c.want)}, nodespec.NodeLabels{Labels: labelled(c.registered)}
@@ -96,13 +96,13 @@ func TestTaints(t *testing.T) {
 		"on a Node that was there":    {"x:NoExecute", "", "a=1:NoSchedule a=1:NoExecute", "x:NoExecute a=1:NoSchedule a=1:NoExecute", "a=1:NoExecute a=1:NoSchedule"},
 		"another value":               {"a=1:NoSchedule x:NoSchedule", "a=1:NoSchedule", "a=2:NoSchedule", "a=2:NoSchedule x:NoSchedule", "a=2:NoSchedule"},
 		"another effect":              {"a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoExecute", "a=1:NoExecute", "a=1:NoExecute"},
-		"one goes":                    {"a:NoSchedule b:NoSchedule", "a:NoSchedule b:NoSchedule", "b:NoSchedule", "b:NoSchedule", "b:NoSchedule"},
+		"one is removed":              {"a:NoSchedule b:NoSchedule", "a:NoSchedule b:NoSchedule", "b:NoSchedule", "b:NoSchedule", "b:NoSchedule"},
 		"all go":                      {"a:NoSchedule", "a:NoSchedule", "", "", ""},
 		"others' stay":                {"a:NoSchedule x:NoSchedule a:NoExecute", "a:NoSchedule", "", "x:NoSchedule a:NoExecute", ""},
 		"others' is stated":           {"x=1:NoSchedule", "", "x=1:NoSchedule", "x=1:NoSchedule", ""},
 		"others' is stated otherwise": {"x=1:NoSchedule", "", "x=2:NoSchedule", "x=1:NoSchedule", ""},
-		"somebody changed ours":       {"a=9:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule"},
-		"somebody removed ours":       {"x:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "x:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
+		"another client changed ours": {"a=9:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule"},
+		"another client removed ours": {"x:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "x:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
 		"removed and not wanted":      {"x:NoSchedule", "a=1:NoSchedule", "", "x:NoSchedule", ""},
 		"Kubernetes' own":             {"node.kubernetes.io/unreachable:NoExecute", "", "node.kubernetes.io/unreachable:NoExecute node-role.kubernetes.io/control-plane:NoSchedule orlop.dev/x:NoSchedule", "node.kubernetes.io/unreachable:NoExecute", ""},
 	} {
@@ -113,16 +113,16 @@ func TestTaints(t *testing.T) {
 			t.Errorf("%s: %s, %s; want %s, %s", name, shown(got.Taints), got.Set, c.then, c.set)
 		}
 		if c.set == "" && c.want == "" && (got.Wanted != "" || got.Set != "") {
-			t.Errorf("%s: notes are left: %s, %s", name, got.Wanted, got.Set)
+			t.Errorf("%s: the annotations still list: %s, %s", name, got.Wanted, got.Set)
 		}
 	}
 	n := Node{Taints: onNode("a:NoSchedule"), Set: `[{"key":"a","effect":"NoSchedule"}]`}
 	if c, err := TaintStep(n); err != nil || !c.empty() {
-		t.Errorf("a Node that says nothing: %v, %v", c, err)
+		t.Errorf("a Node without annotations: %v, %v", c, err)
 	}
 	n.Wanted = "nonsense"
 	if c, err := TaintStep(n); err == nil || !c.empty() {
-		t.Errorf("a Node that says nonsense: %v, %v", c, err)
+		t.Errorf("a Node with invalid annotations: %v, %v", c, err)
 	}
 }
 
@@ -141,7 +141,7 @@ func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 			return n
 		}
 	}
-	t.Fatalf("%v: does not come to an end", n)
+	t.Fatalf("%v: the changes do not end", n)
 	return n
 }
 
@@ -197,7 +197,7 @@ func TestForeignLabelsStay(t *testing.T) {
 			}
 			for at, value := range others {
 				if !slices.ContainsFunc(n.Taints, func(o corev1.Taint) bool { return o.Key+":"+string(o.Effect) == at && o.Value == value }) {
-					t.Fatalf("seed %d: somebody's taint %s=%s is not as it was: %s", seed, at, value, shown(n.Taints))
+					t.Fatalf("seed %d: the foreign taint %s=%s was changed: %s", seed, at, value, shown(n.Taints))
 				}
 			}
 		}

@@ -173,9 +173,9 @@ func trim(k kind, o Object) Object {
 		unstructured.RemoveNestedField(o, "status", "images")
 		unstructured.RemoveNestedField(o, "status", "conditions")
 	case pods:
-		// A pod of another node keeps only the fields that policies use (package netpolicy). Its
-		// addresses are removed, too, because the other node may also have rebooted and assigned
-		// them to other pods.
+		// trim retains only those fields of a pod of another node that policies use (package
+		// netpolicy). It also removes the addresses of the pod, because the other node may have
+		// rebooted and assigned the addresses to other pods.
 		var pod corev1.Pod
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod) != nil {
 			return o

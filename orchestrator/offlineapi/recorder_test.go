@@ -78,7 +78,7 @@ func TestStartsOffline(t *testing.T) {
 		pod  *corev1.Pod
 		want bool
 	}{
-		"one that asks":       {with("true", nil), true},
+		"with the annotation": {with("true", nil), true},
 		"one that does not":   {with("false", nil), false},
 		"one without":         {&corev1.Pod{}, false},
 		"one that is to end":  {with("true", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), false},
@@ -150,8 +150,8 @@ func TestAlike(t *testing.T) {
 		"a resize":                {pod(nil), pod(func(p *corev1.Pod) { p.Generation = 2 }), false},
 		"an address":              {pod(nil), pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }), false},
 		"it becomes ready":        {pod(becomes(corev1.ConditionFalse)), pod(becomes(corev1.ConditionTrue)), false},
-		"it is ready no more":     {pod(becomes(corev1.ConditionTrue)), pod(becomes(corev1.ConditionFalse)), true},
-		"it asks no more":         {pod(nil), pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
+		"no longer ready":         {pod(becomes(corev1.ConditionTrue)), pod(becomes(corev1.ConditionFalse)), true},
+		"without the annotation":  {pod(nil), pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
 		"it has ended":            {pod(nil), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
 		"another one of its name": {pod(nil), pod(func(p *corev1.Pod) { p.UID = "v" }), false},
 	} {
@@ -208,10 +208,10 @@ func TestRead(t *testing.T) {
 		t.Errorf("%v", r.Objects)
 	}
 	if asked["/api/v1/namespaces/two/secrets/s"] || asked["/api/v1/namespaces/one/secrets"] || !asked["/api/v1/persistentvolumes/others"] {
-		t.Errorf("asked for %v", asked)
+		t.Errorf("requested %v", asked)
 	}
 	if slices.ContainsFunc(r.Missing, func(m Missing) bool { return m.Resource == "persistentvolumes" || m.Resource == "secrets" }) {
-		t.Errorf("known to be missing: %v", r.Missing)
+		t.Errorf("recorded as missing: %v", r.Missing)
 	}
 	if _, err := newStore(&r); err != nil {
 		t.Error(err)

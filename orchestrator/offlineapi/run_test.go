@@ -130,7 +130,7 @@ func TestKubelet(t *testing.T) {
 		}
 		f.Start(ctx.Done())
 		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-			t.Fatal("it was not listed")
+			t.Fatal("the pod is not in the list")
 		}
 	}
 	if pod, err := own.Lister().Pods("one").Get("a"); err != nil || pod.UID != "ua" || pod.Status.PodIP != "" {
@@ -141,22 +141,22 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("Secret: %v, %v", s, err)
 	}
 	if _, err := core.ConfigMaps("one").Get(ctx, "optional", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("what was not there: %v", err)
+		t.Errorf("a Secret that is missing in the record: %v", err)
 	}
 	one := metav1.ListOptions{FieldSelector: "metadata.name=optional"}
 	if list, err := core.ConfigMaps("one").List(ctx, one); err != nil || len(list.Items) != 0 {
-		t.Errorf("what was not there: %v, %v", list, err)
+		t.Errorf("a list of an object that is missing in the record: %v, %v", list, err)
 	}
 	one.FieldSelector = "metadata.name=unknown"
 	_, err := core.ConfigMaps("one").List(ctx, one)
 	for what, err := range map[string]error{
-		"a ConfigMap that is not kept": err,
-		"another Secret":               errorOf(core.Secrets("one").Get(ctx, "unknown", metav1.GetOptions{})),
-		"a ServiceAccount":             errorOf(core.ServiceAccounts("one").Get(ctx, "default", metav1.GetOptions{})),
-		"deletion":                     core.Pods("one").Delete(ctx, "a", metav1.DeleteOptions{}),
-		"a change of the Node":         errorOf(core.Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
-		"another kind of patch":        errorOf(core.Pods("one").Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
-		"a new Node":                   errorOf(core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})),
+		"a ConfigMap that is not in the record": err,
+		"another Secret":                        errorOf(core.Secrets("one").Get(ctx, "unknown", metav1.GetOptions{})),
+		"a ServiceAccount":                      errorOf(core.ServiceAccounts("one").Get(ctx, "default", metav1.GetOptions{})),
+		"deletion":                              core.Pods("one").Delete(ctx, "a", metav1.DeleteOptions{}),
+		"a change of the Node":                  errorOf(core.Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
+		"another kind of patch":                 errorOf(core.Pods("one").Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
+		"a new Node":                            errorOf(core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})),
 	} {
 		if !apierrors.IsServiceUnavailable(err) {
 			t.Errorf("%s: %v, want it to be unavailable", what, err)
@@ -173,11 +173,11 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("%v, %v", pod, err)
 	}
 	if s := <-heard; s.Endpoints[0].Addresses[0] != "10.0.0.7" || !*s.Endpoints[0].Conditions.Ready {
-		t.Errorf("the service proxy hears of %v", s.Endpoints)
+		t.Errorf("the service proxy receives the endpoints %v", s.Endpoints)
 	}
 
 	if _, err := os.Stat(m.server.met()); err == nil {
-		t.Error("an API server was met")
+		t.Error("an API server counts as ready")
 	}
 
 	// Now an API server is ready. The server ends each watch with an error that makes the client
@@ -193,7 +193,7 @@ func TestKubelet(t *testing.T) {
 		event = <-watching.ResultChan()
 	}
 	if event.Type != "ERROR" || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
-		t.Errorf("who watches is told %v", event)
+		t.Errorf("the watch receives %v", event)
 	}
 	deadline := time.After(time.Minute)
 	for gone := false; !gone; {
@@ -201,7 +201,7 @@ func TestKubelet(t *testing.T) {
 		gone = err != nil
 		select {
 		case <-deadline:
-			t.Fatal("it still answers")
+			t.Fatal("the offline API server still answers")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -214,7 +214,7 @@ func TestKubelet(t *testing.T) {
 		found = err == nil
 		select {
 		case <-deadline:
-			t.Fatal("it is not remembered that an API server was met")
+			t.Fatal("the file that records a ready API server does not exist")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -222,7 +222,7 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("%v, at %q, problem %q", err, next.Address(), next.problem)
 	}
 	if content, err := os.ReadFile(m.dirs.Authorities()); err != nil || string(content) != string(m.ca.CertPEM()) {
-		t.Errorf("believed are %s, %v", content, err)
+		t.Errorf("trusted CAs: %s, %v", content, err)
 	}
 }
 
@@ -287,7 +287,7 @@ func TestNoRecord(t *testing.T) {
 			t.Errorf("%s: %v, at %q, problem %q", name, err, s.Address(), s.problem)
 		}
 		if content, err := os.ReadFile(dirs.Authorities()); err != nil || string(content) != "the CA\n" {
-			t.Errorf("%s: believed are %q, %v", name, content, err)
+			t.Errorf("%s: trusted CAs: %q, %v", name, content, err)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	}
 	select {
 	case <-s.ended:
-		// The client would take a list of this server for a list of the API server.
+		// The client would take a list of this server for a complete list of the API server.
 		reject(out, unavailable("has ended, because an API server is ready"))
 		return
 	default:

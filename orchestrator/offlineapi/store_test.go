@@ -157,15 +157,15 @@ func TestPodsStartAgain(t *testing.T) {
 		t.Errorf("the endpoints are %v, want %v", got, want)
 	}
 	if event := <-told.events; !reflect.DeepEqual(event, pod) {
-		t.Errorf("told of %v, want %v", event, pod)
+		t.Errorf("received %v, want %v", event, pod)
 	}
 	if event := <-slicesTold.events; event["kind"] != "EndpointSlice" {
-		t.Errorf("told of %v", event)
+		t.Errorf("received %v", event)
 	}
 	// a client that listed before the change, and starts its watch now
 	late := listen(t, w, own, version)
 	if event := <-late.events; !reflect.DeepEqual(event, pod) {
-		t.Errorf("who comes late is told of %v", event)
+		t.Errorf("a watch that starts late receives %v", event)
 	}
 	w.unwatch(told)
 	if _, err := w.patchStatus(a, []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`)); err != nil {
@@ -176,11 +176,11 @@ func TestPodsStartAgain(t *testing.T) {
 	}
 	select {
 	case event := <-told.events:
-		t.Errorf("who listens no more is told of %v", event)
+		t.Errorf("an ended watch receives %v", event)
 	default:
 	}
 	if _, err := w.watch(own, 1_000_000); !apierrors.IsResourceExpired(err) {
-		t.Errorf("who has heard something of an API server is told %v", err)
+		t.Errorf("a watch from a version of the API server returns %v", err)
 	}
 	for patch, want := range map[string]string{`{"metadata":{"uid":"other"}}`: "its uid is ua", `{`: "unexpected end"} {
 		if _, err := w.patchStatus(a, []byte(patch)); err == nil || !strings.Contains(err.Error(), want) {
@@ -188,7 +188,7 @@ func TestPodsStartAgain(t *testing.T) {
 		}
 	}
 	if _, err := w.patchStatus(types.NamespacedName{Name: "x"}, []byte(`{}`)); err == nil {
-		t.Error("a pod that is not there was changed")
+		t.Error("a missing pod was changed")
 	}
 }
 
@@ -233,7 +233,7 @@ func TestSlowWatch(t *testing.T) {
 		heard++
 	}
 	if heard != maxPending {
-		t.Errorf("%d events were told", heard)
+		t.Errorf("%d events were received", heard)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestSelections(t *testing.T) {
 func TestRecordOfAnotherNode(t *testing.T) {
 	dir := t.TempDir() + "/offline-api"
 	if _, err := Read(dir, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("nothing was kept: %v", err)
+		t.Errorf("no record: %v", err)
 	}
 	want := record(t)
 	if err := writeRecord(dir, *want); err != nil {
@@ -283,7 +283,7 @@ func TestRecordOfAnotherNode(t *testing.T) {
 	}
 	for _, spec := range []nodespec.Spec{{Cluster: "d", Node: nodespec.Node{Name: "n1"}}, {Cluster: "c", Node: nodespec.Node{Name: "m"}}} {
 		if _, err := Read(dir, spec); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%+v reads it: %v", spec, err)
+			t.Errorf("%+v reads the record: %v", spec, err)
 		}
 	}
 	for range 2 {
@@ -341,17 +341,17 @@ func TestPrune(t *testing.T) {
 		return namesOf(r.Objects[pods.resource], "n1")
 	}
 	if err := k.prune(map[string]bool{"ua": true, "ub": true}); err != nil || len(names()) != 2 {
-		t.Errorf("%v, left are %v", err, names())
+		t.Errorf("%v, the record has %v", err, names())
 	}
 	if err := k.prune(map[string]bool{"ub": true}); err != nil || !slices.Equal(names(), []string{"one/b"}) {
-		t.Errorf("%v, left are %v", err, names())
+		t.Errorf("%v, the record has %v", err, names())
 	}
 	for range 2 {
 		if err := k.prune(nil); err != nil {
 			t.Error(err)
 		}
 		if _, err := Read(k.dir, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("something is left: %v", err)
+			t.Errorf("the record still exists: %v", err)
 		}
 	}
 }

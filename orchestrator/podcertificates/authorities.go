@@ -46,9 +46,9 @@ func (a Authorities) Next(cluster string, now time.Time) (next Authorities, chan
 func createdAt(ca *pki.CA) time.Time { return ca.Cert.NotBefore.Add(pki.CABackdate) }
 
 // Issuing returns the CA that signs at the time now: the newest CA that is older than
-// distributionTime, which all pods trust. If there is none, Issuing returns the oldest CA. If the
-// oldest CA expires before a certificate that it would sign now, Issuing returns the newest CA
-// instead, although some pods may not trust it yet.
+// distributionTime, because all pods trust it. If no CA is so old, Issuing returns the oldest CA.
+// But if the oldest CA would expire before a certificate that it signs now, Issuing returns the
+// newest CA, although some pods may not trust it yet.
 func (a Authorities) Issuing(now time.Time) *pki.CA {
 	for i := len(a) - 1; i > 0; i-- {
 		if !now.Before(createdAt(a[i]).Add(distributionTime)) {

@@ -89,7 +89,7 @@ func TestSigner(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(cert.URIs) != 1 || cert.URIs[0].String() != "spiffe://c/ns/shop/sa/till" || cert.IsCA || len(cert.DNSNames) > 0 || cert.Subject.String() != "" {
-			t.Errorf("%s: is of %v, %s", name, cert.URIs, cert.Subject)
+			t.Errorf("%s: identifies %v, %s", name, cert.URIs, cert.Subject)
 		}
 		for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 			if _, err := cert.Verify(x509.VerifyOptions{Roots: trusted, CurrentTime: begin, KeyUsages: []x509.ExtKeyUsage{use}}); err != nil {
@@ -107,10 +107,10 @@ func TestSigner(t *testing.T) {
 		t.Errorf("with annotations: %+v", got)
 	}
 	if got := status("other"); len(got.Conditions) > 0 {
-		t.Errorf("another signer's: %+v", got)
+		t.Errorf("a request for another signer: %+v", got)
 	}
 	if got := status("done"); got.CertificateChain != "" {
-		t.Errorf("one that was denied: %+v", got)
+		t.Errorf("a denied request: %+v", got)
 	}
 
 	// A later process continues with the same CA.
@@ -160,7 +160,7 @@ func TestFailures(t *testing.T) {
 	}
 	for _, action := range client.Actions() {
 		if action.GetVerb() != "get" {
-			t.Errorf("after a Secret that cannot be read: %v", action)
+			t.Errorf("after an unreadable Secret: %v", action)
 		}
 	}
 

@@ -65,8 +65,8 @@ type Peer struct {
 	// The tunnel accepts packets from the peer only with a source in these ranges, and sends
 	// packets to these ranges to the peer.
 	Ranges []netip.Prefix
-	// Deferred is true if the last handshake has been in the future for a long time, because clocks
-	// went back (handshakes.stuck). Such a peer is deleted and created again.
+	// Deferred is true if the last handshake has been in the future for a long time, because a
+	// clock was set back (handshakes.stuck). Such a peer is deleted and created again.
 	Deferred bool
 }
 
@@ -109,8 +109,8 @@ type NeighborEntry struct {
 func (n NeighborEntry) Name() string   { return "neighbor " + n.IP.String() }
 func (n NeighborEntry) String() string { return fmt.Sprintf("%s is %s", n.Name(), n.MAC) }
 
-// Route is a route to the pods of another node. A route that has no next hop and is not into the
-// tunnel makes its network unreachable, for packets without a better route.
+// Route is a route to the pods of another node. If the route has no next hop and does not lead into
+// the tunnel, it makes its network unreachable for packets without a better route.
 type Route struct {
 	To     netip.Prefix
 	Via    netip.Addr // the next hop; invalid if there is none
@@ -142,8 +142,8 @@ func (r Route) String() string {
 }
 
 // Diff returns the objects to remove, in the reverse order of have, and the objects to set, in the
-// order of want. If the wanted object exists, Diff also removes other objects of the same name: a
-// network can have several routes.
+// order of want. If a wanted object exists, Diff also removes the other objects of the same name,
+// because a network can have several routes.
 func Diff(have, want []KernelObject) (gone, set []KernelObject) {
 	names, texts := map[string]bool{}, map[string]bool{}
 	// wanted has the texts of the wanted objects. met has the names of those wanted objects that

@@ -15,8 +15,7 @@ import (
 )
 
 // table is the name of this package's nftables table. It has the rules of the plan for packets of
-// pods: which packets are masqueraded, and which are dropped. The service proxy has a table of its
-// own.
+// pods: some packets are masqueraded, and some are dropped. The service proxy has a separate table.
 const table = "orlop_pods"
 
 // ensureBridge creates the bridge if it is missing, sets exactly the given addresses and the MTU,

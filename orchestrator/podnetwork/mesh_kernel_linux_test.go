@@ -50,8 +50,8 @@ func (n *testNode) describe(i int) Node {
 	}
 }
 
-// apply applies the Nodes to the node's kernel twice, and returns the log of the first time. The
-// second time must not change anything.
+// apply applies the Nodes to the node's kernel twice, and returns the log of the first time. It
+// fails the test if the second time changes anything.
 func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	t.Helper()
 	var done []string
@@ -116,15 +116,15 @@ func TestUpdate(t *testing.T) {
 	update := func() string { return m.update(t.Context(), ranges, []any{own, other}) }
 
 	if got := m.update(t.Context(), ranges, []any{own}); got != "" || len(published) > 0 {
-		t.Errorf("alone: said %q, published %q", got, published)
+		t.Errorf("the only node: text %q, published %q", got, published)
 	}
 	if _, err := os.Stat(m.dirs.PodNetwork); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("alone: there is a key: %v", err)
+		t.Errorf("the only node has a key: %v", err)
 	}
 	got := update()
 	for _, want := range []string{"0 of 1 other nodes reached", "node-9: has published no key yet", "the node's key is not published: no answer"} {
 		if !strings.Contains(got, want) {
-			t.Errorf("said %q, not %q", got, want)
+			t.Errorf("text %q, want %q", got, want)
 		}
 	}
 	refusal = nil
@@ -132,7 +132,7 @@ func TestUpdate(t *testing.T) {
 	key, err := privateKey(m.dirs.PodNetwork, spec.Node.Name)
 	must(t, err)
 	if want := key.PublicKey().String(); len(published) != 2 || published[0] != want || published[1] != want {
-		t.Fatalf("published %q, want %s until it was taken", published, want)
+		t.Fatalf("published %q, want %s until the Node has it", published, want)
 	}
 	own = object("node-3", "10.244.3.0/24", published[0])
 	if update(); len(published) != 2 {
@@ -140,7 +140,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// connect is TestMeshKernel for one encapsulation.
+// connect performs TestMeshKernel for one encapsulation.
 func connect(t *testing.T, encapsulation string) {
 	a, b := twoMachines(t, encapsulation)
 	nodes := []Node{a.describe(1), b.describe(2)}
@@ -149,7 +149,7 @@ func connect(t *testing.T, encapsulation string) {
 		n.apply(t, n.describe(1))
 		n.Do(func() {
 			if _, err := netlink.LinkByName(Tunnel); err == nil {
-				t.Errorf("%s: there is a tunnel, and nobody at its end", n.spec.Node.Name)
+				t.Errorf("%s: a tunnel exists although there is no other node", n.spec.Node.Name)
 			}
 		})
 	}
@@ -167,12 +167,12 @@ func connect(t *testing.T, encapsulation string) {
 		ask(t, a.pod, to, largest-header) // pod to pod
 		sender := ask(t, a, to, 100)      // process of the machine to pod
 		if want := a.plan.Gateways[family].Addr(); sender != want {
-			t.Errorf("a program of the machine speaks as %s, want %s", sender, want)
+			t.Errorf("a process of the machine sends from %s, want %s", sender, want)
 		}
 		// A restarted process plans the same objects and changes nothing.
 		again := testNode{place: a.place, spec: a.spec, ranges: a.ranges, plan: a.plan, kernel: kernel{key: a.kernel.key}}
 		if done := again.apply(t, nodes...); len(done) > 0 {
-			t.Errorf("a restart did %q", done)
+			t.Errorf("a restart changed %q", done)
 		}
 		ask(t, a.pod, to, 100)
 		stop()
@@ -204,14 +204,14 @@ func connect(t *testing.T, encapsulation string) {
 		}
 		for _, p := range have {
 			if r, ok := p.(Route); !ok || !r.refuses() {
-				t.Errorf("left: %s", p)
+				t.Errorf("not removed: %s", p)
 			}
 		}
 	})
 	a.Do(func() {
 		to := netip.AddrPortFrom(podAddress(b.ranges[0]), 7)
 		if _, err := net.Dial("udp", to.String()); encapsulation != plain && !errors.Is(err, unix.EHOSTUNREACH) {
-			t.Errorf("%s, which is not reached any more: %v, want a refusal", to, err)
+			t.Errorf("%s, on the removed node: %v, want a rejection", to, err)
 		}
 	})
 }
@@ -301,8 +301,8 @@ func up(t *testing.T, name string, own ...netip.Prefix) {
 	must(t, netlink.LinkSetUp(link))
 }
 
-// patience is the longest wait for an answer. Until then the request is repeated, because the link
-// may still be starting, and neighbor discovery may drop the first packet.
+// patience is the longest wait for an answer. The request is repeated during this time, because the
+// link may still be starting, and neighbor discovery may drop the first packet.
 const patience = 20 * time.Second
 
 // echo sends datagrams back to their sender until stop is called.

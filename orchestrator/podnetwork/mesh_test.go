@@ -106,7 +106,7 @@ func TestMeshDoesNotDependOnOrder(t *testing.T) {
 	want := NewMesh(spec, self, nodes).text()
 	slices.Reverse(nodes)
 	if got := NewMesh(spec, self, nodes).text(); got != want {
-		t.Errorf("the other way round:\n%s\nwant:\n%s", got, want)
+		t.Errorf("in the reverse order:\n%s\nwant:\n%s", got, want)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestHandshakes(t *testing.T) {
 		h, peer, last := handshakes{}, keyOf(1), time.Now().Add(8*time.Hour)
 		for range 4 {
 			if h.stuck(peer, last, time.Now()) {
-				t.Fatal("given up at once")
+				t.Fatal("stuck at once")
 			}
 			time.Sleep(time.Minute)
 		}
@@ -175,18 +175,18 @@ func TestHandshakes(t *testing.T) {
 		last = last.Add(time.Second)
 		for range 5 {
 			if h.stuck(peer, last, time.Now()) {
-				t.Fatal("given up although another one came")
+				t.Fatal("stuck although a new handshake followed")
 			}
 			time.Sleep(time.Minute)
 		}
 		if !h.stuck(peer, last, time.Now()) {
-			t.Error("kept for ever")
+			t.Error("not stuck after minutes")
 		}
 		if h.stuck(peer, time.Now().Add(-time.Second), time.Now()) || len(h) != 0 {
-			t.Errorf("given up although one came: %v", h)
+			t.Errorf("stuck although a new handshake followed: %v", h)
 		}
 		if h.stuck(peer, time.Time{}, time.Now()) || handshakes(nil).stuck(peer, last, time.Now()) {
-			t.Error("given up without a handshake")
+			t.Error("stuck without a handshake")
 		}
 	})
 }
@@ -216,7 +216,7 @@ func TestNodeOf(t *testing.T) {
 	}
 	object.Spec.PodCIDRs = []string{"x"}
 	if _, err := nodeOf(object); err == nil {
-		t.Error("a range that cannot be read was taken")
+		t.Error("an invalid range was accepted")
 	}
 }
 
@@ -277,7 +277,7 @@ func TestUpdateWithoutNode(t *testing.T) {
 	}}
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.9.0/24"}}}
 	if got := m.update(context.Background(), ranges, []any{other}); got != "" {
-		t.Errorf("said %q", got)
+		t.Errorf("text %q", got)
 	}
 }
 
@@ -299,7 +299,7 @@ func TestDiffOfTwoRoutes(t *testing.T) {
 	} {
 		gone, set := Diff(c.have, []KernelObject{via("192.0.2.1")})
 		if !slices.Equal(gone, c.gone) || !slices.Equal(set, c.set) {
-			t.Errorf("%s: %v goes and %v is set, want %v and %v", c.name, gone, set, c.gone, c.set)
+			t.Errorf("%s: removes %v and sets %v, want %v and %v", c.name, gone, set, c.gone, c.set)
 		}
 	}
 }

@@ -18,11 +18,12 @@ const ownMetric = 512
 // putRoute adds a route of this package, and removes all other routes of the same protocol to the
 // same network.
 //
-// Another program may have a route to the network with the same metric. The kernel's replace
-// operation would replace the first route that it finds (fib_table_insert in net/ipv4/fib_trie.c).
-// This could be the foreign route. If this package's route exists already, the operation fails with
-// EEXIST. So putRoute does not replace. It adds the new route before the existing routes, as `ip
-// route prepend` does, and then deletes its old routes by all their properties.
+// putRoute does not use the kernel's replace operation, because another program may have a route to
+// the network with the same metric. The replace operation replaces the first route that it finds
+// (fib_table_insert in net/ipv4/fib_trie.c), which could be that foreign route. If this package's
+// route exists already, the operation fails with EEXIST. So putRoute adds the new route before the
+// existing routes, as `ip route prepend` does, and then deletes its old routes by all their
+// properties.
 func putRoute(route *netlink.Route) error {
 	if route.Dst.IP.To4() == nil && route.Priority == 0 {
 		route.Priority = ownMetric

@@ -20,9 +20,9 @@ const childGrace = 6 * time.Second
 
 // Child runs a command and waits for its end. The command has the user and the control group of
 // this process, and the kernel kills it when this process dies. When ctx is done, Child sends
-// SIGTERM to the command, kills it after childGrace, and returns nil. If the command ends before,
-// Child returns an error. The standard error of the command goes to that of this process, and the
-// error contains its last line that states a problem.
+// SIGTERM to the command, kills it after childGrace, and returns nil. If the command ends before
+// that, Child returns an error with the last line of standard error that states a problem. Child
+// copies the standard error of the command to that of this process.
 func Child(ctx context.Context, cmd *exec.Cmd) error {
 	last := &lastLine{to: os.Stderr}
 	cmd.Stdout, cmd.Stderr = os.Stdout, last

@@ -17,9 +17,9 @@ import (
 //
 // Most objects that a control plane allocates during its start are permanent, and with the usual
 // settings a seventh of the start is garbage collection. So the collector is off until the process
-// uses First bytes of memory, and then works as usual. A later first collection would cost page
-// faults. It would also leave the permanent objects scattered over a heap that the process cannot
-// return to the kernel.
+// uses First bytes of memory, and then works as usual. First must not be too large: a late first
+// collection causes page faults, and leaves the permanent objects scattered over a heap that the
+// process cannot return to the kernel.
 type HeapLimiter struct {
 	First int64 // the memory in use, in bytes, at which the collector begins to work
 }
@@ -48,8 +48,8 @@ func (m HeapLimiter) Manage(ctx context.Context) (settle func()) {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(m.First)
 	// The cleanup of canary runs at the first collection, when the start has used First bytes. From
-	// then on the heap grows with the live memory. With a fixed limit, the collector would run all
-	// the time, and a stalled start is worse than a large heap.
+	// then on the heap may grow with the live memory. A fixed limit would make the collector run
+	// all the time, and so could stall the start, which is worse than a large heap.
 	canary := new([16]byte)
 	var settled atomic.Bool
 	runtime.AddCleanup(canary, func(struct{}) {

@@ -26,8 +26,8 @@ import (
 // timeout bounds a request.
 const timeout = 10 * time.Second
 
-// List returns the versions of the cluster that the machine may read. Failed requests are in the
-// fields Problem of the result.
+// List returns those versions of the cluster that the machine may read. If a request fails, the
+// field Problem of its result has the reason.
 func List(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) disruption.Versions {
 	dir, cert, key := dirs.Node, nodespec.KubeletCert, nodespec.KubeletKey
 	if spec.Node.ControlPlane {
@@ -95,8 +95,8 @@ func emulated(have version.Info) string {
 	return "v" + have.EmulationMajor + "." + have.EmulationMinor
 }
 
-// firstNodes lists the Nodes at the first API server that answers. If no API server answers, it
-// returns the problem of the first.
+// firstNodes lists the Nodes at the first API server that answers. If no API server answers,
+// problem is the error of the first API server in hosts.
 func firstNodes(ctx context.Context, hosts []string, at func(host string) *rest.Config) (nodes []disruption.Node, problem string) {
 	for _, host := range hosts {
 		client, err := component.NewClient(at(host))

@@ -85,8 +85,8 @@ func keysOf[T any](a, b map[string]T) []string {
 	return slices.Compact(all)
 }
 
-// complete returns a copy of the file with the default of each missing field, and with ${NAME} in
-// place of the addresses of its machines.
+// complete returns a copy of the file. In the copy, each missing field has its default, and ${NAME}
+// replaces the addresses of the machines.
 func (f *File) complete() (*File, error) {
 	out := f.clone()
 	out.insertNames()
@@ -110,8 +110,8 @@ func (f *File) complete() (*File, error) {
 	return out.clone(), nil // clone gives all numbers the type of JSON, so equal numbers are equal
 }
 
-// over returns the fields of spec, and the defaults of the fields that spec lacks. It also does so
-// within blocks of fields.
+// over returns the fields of spec, with the value in defaults for each field that spec lacks. It
+// does the same within blocks of fields.
 func over(defaults, spec map[string]any) map[string]any {
 	out := maps.Clone(defaults)
 	if out == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// Override gives a machine of the file another address, endpoint and fingerprint.
+// Override has the new address of a machine of the file, and optionally its endpoint and
+// fingerprint.
 type Override struct{ Name, Address, Endpoint, Fingerprint string }
 
 // ParseOverride parses NAME=ADDRESS[,endpoint=HOST:PORT][,fingerprint=sha256:…].
@@ -73,8 +74,8 @@ func (f *File) Endpoint() (string, error) {
 }
 
 // Documents returns the configuration of a machine: base with the settings of the file. For a
-// control-plane machine, base is the generated documents with the keys. For a worker, base is the
-// documents with the ticket. Documents validates the result like the machine.
+// control-plane machine, base are the generated documents with the keys. For a worker, base are the
+// documents with the ticket. Documents validates the result as the machine does.
 func (f *File) Documents(m Machine, base []byte) ([]byte, error) {
 	patch, err := f.patch(m)
 	if err != nil {

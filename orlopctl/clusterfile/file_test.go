@@ -49,7 +49,7 @@ func redacted(t *testing.T, text []byte) []byte {
 	return config.MarshalRedacted(c)
 }
 
-// merged returns documents with a patch.
+// merged returns documents with a patch applied.
 func merged(t *testing.T, text []byte, patch string) []byte {
 	t.Helper()
 	out, err := config.Merge(text, []byte(patch))
@@ -195,7 +195,7 @@ func TestDiff(t *testing.T) {
 			}
 			*f = *moved
 		}, nil},
-		{"a field that is left out has its default", func(f *File) { delete(f.Cluster.Spec["kubernetes"].(map[string]any), "finishedPods") }, nil},
+		{"an omitted field has its default", func(f *File) { delete(f.Cluster.Spec["kubernetes"].(map[string]any), "finishedPods") }, nil},
 		{"a field", func(f *File) { f.Cluster.Spec["kubernetes"].(map[string]any)["maxPods"] = 100 }, []string{"Cluster.spec.kubernetes.maxPods: 200 → 100"}},
 		{"the default in place of a field", func(f *File) { delete(f.Cluster.Spec["kubernetes"].(map[string]any), "maxPods") }, []string{"Cluster.spec.kubernetes.maxPods: 200 → 110"}},
 		{"the name and the endpoint", func(f *File) {
@@ -273,10 +273,10 @@ func TestBadFiles(t *testing.T) {
 	}
 	delete(f.Cluster.Spec, "controlPlanes")
 	if text, err := f.Documents(f.Machines[0], base); err != nil || !strings.Contains(string(text), "- 10.0.0.12") {
-		t.Errorf("control planes of the list: %v", err)
+		t.Errorf("Cluster.spec.controlPlanes without a machine: %v", err)
 	}
 	if _, err := f.Move([]Override{{Name: "m9", Address: "10.0.0.1"}}); err == nil {
-		t.Error("a machine that the file does not have was moved")
+		t.Error("an override of an unknown machine was accepted")
 	}
 }
 

@@ -23,8 +23,8 @@ type Connector struct {
 	// relay is the connection to the relay. It is set only for a machine of --nodes.
 	relay *Relay
 	node  string // the machine behind the relay
-	// stay remembers which of several endpoints the command has used first. The command continues
-	// to use this endpoint, because the operation runs on that machine.
+	// stay records which of several endpoints the command has used first. The command continues to
+	// use this endpoint, because the operation runs on that machine.
 	stay *client.ConnPool
 }
 
@@ -110,9 +110,9 @@ func (conn *Connector) Call(do func(context.Context, *client.Client) error) erro
 	return conn.CallFor(0, do)
 }
 
-// CallFor is Call for an operation that takes up to the time work on the machine, for example an
-// hour for a drain. The connection has the same time limit as in Call, so an unreachable machine is
-// an error just as soon.
+// CallFor does the same as Call, for an operation that takes up to the time work on the machine,
+// for example an hour for a drain. The time limit for the connection is the same as in Call, so
+// CallFor reports an unreachable machine just as soon.
 func (conn *Connector) CallFor(work time.Duration, do func(context.Context, *client.Client) error) error {
 	ctx, stop := Interruptible()
 	defer stop()

@@ -172,9 +172,8 @@ func Change(change func(*File) error) error {
 	return file.save()
 }
 
-// lock locks a file beside the file of contexts. The file of contexts itself cannot be locked,
-// because each change replaces it. The kernel releases the lock when the process ends for any
-// reason.
+// lock locks a file beside the file of contexts. It cannot lock the file of contexts itself,
+// because each change replaces that file. The kernel releases the lock when the process ends.
 func lock() (unlock func(), err error) {
 	path, err := Path()
 	if err != nil {

@@ -174,7 +174,7 @@ func TestHostile(t *testing.T) {
 		for _, key := range []string{"1", "2", "3", "4", "5", "?"} {
 			shown := press(s, key).Draw()
 			if i := strings.IndexFunc(shown, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
-				t.Errorf("screen %s: %q comes out", key, shown[i:min(len(shown), i+20)])
+				t.Errorf("screen %s: %q is in the output", key, shown[i:min(len(shown), i+20)])
 			}
 			if strings.Count(shown, "\n") != 29 {
 				t.Errorf("screen %s: %d rows", key, strings.Count(shown, "\n")+1)
@@ -182,7 +182,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	if !strings.Contains(press(s, "3").Draw(), "éé") {
-		t.Error("the letters of the log are not there")
+		t.Error("the printable characters of the log are missing")
 	}
 }
 
@@ -248,7 +248,7 @@ func TestScroll(t *testing.T) {
 		more = more.Apply(Message{0, LogLine{"containerd", &api.LogLine{Text: "more"}}})
 	}
 	if body(more) != body(held) {
-		t.Errorf("more has come, and it shows\n%s", body(more))
+		t.Errorf("after new lines, the screen is\n%s", body(more))
 	}
 	if !strings.HasSuffix(end(press(more, "G")), "more") || press(more, "G").log.held {
 		t.Errorf("at the end is %q", end(press(more, "G")))
@@ -257,7 +257,7 @@ func TestScroll(t *testing.T) {
 		more = more.Apply(Message{0, LogLine{"containerd", &api.LogLine{Text: strings.Repeat("x", 2*maxLine)}}})
 	}
 	if len(more.log.kept) != keptLines || len(more.log.kept[0].text) > maxLine {
-		t.Errorf("%d lines are kept, of %d bytes", len(more.log.kept), len(more.log.kept[0].text))
+		t.Errorf("%d lines are retained, the first of %d bytes", len(more.log.kept), len(more.log.kept[0].text))
 	}
 	if rows := strings.Count(more.Draw(), "\n"); rows != 23 {
 		t.Errorf("%d rows", rows+1)
@@ -268,14 +268,14 @@ func TestScroll(t *testing.T) {
 func TestBack(t *testing.T) {
 	s := sample(t).Apply(Message{0, Disconnected{Reason: "it reboots", Next: now}})
 	if m := s.machines[0]; m.health != nil || m.system.CPUs != 0 || m.version == nil {
-		t.Errorf("of a machine that is away is known: %v", m)
+		t.Errorf("data of a disconnected machine: %v", m)
 	}
 	s = s.Apply(Message{0, Connected{}}).Apply(Message{0, Started{Events}}).Apply(Message{0, &api.Event{Message: "first of this start"}})
 	if shown := press(s, "4").Draw(); strings.Contains(shown, "STATE") || !strings.Contains(shown, "first of this start") || strings.Contains(shown, "away") {
 		t.Errorf("it shows\n%s", shown)
 	}
 	if !press(s, "q").Quits() || !press(s, "?", "ctrl+c").Quits() || s.Quits() {
-		t.Error("q or ctrl+c does not quit, or nothing does")
+		t.Error("the wrong keys end the dashboard")
 	}
 }
 

@@ -84,7 +84,7 @@ func wrap(text string, width int) []string {
 	return strings.Split(ansi.Hardwrap(sanitize.Text(text), width, true), "\n")
 }
 
-// prose is wrap, but it breaks rows between words.
+// prose does the same as wrap, but breaks rows between words.
 func prose(text string, width int) []string {
 	return strings.Split(ansi.Wrap(sanitize.Text(text), width, ""), "\n")
 }
@@ -95,7 +95,7 @@ func fit(text string, width int) string {
 	return ansi.Truncate(sanitize.Text(text), max(0, width), "…")
 }
 
-// pad is fit, and fills the text with blanks up to the width.
+// pad does the same as fit, and fills the text with blanks up to the width.
 func pad(text string, width int) string {
 	text = fit(text, width)
 	return text + strings.Repeat(" ", max(0, width-ansi.StringWidth(text)))

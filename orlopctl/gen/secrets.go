@@ -32,8 +32,8 @@ type Secrets struct {
 	NextEncryptionKey    []byte   `json:"nextEncryptionKey,omitempty"`
 	FormerEncryptionKeys [][]byte `json:"formerEncryptionKeys,omitempty"`
 	read                 []byte   // last content of the file; nil for a new file
-	// Next has the CAs that will replace CAs above during a rotation (orlopctl/rotation). The key
-	// is the JSON name of the field.
+	// Next has the CAs that will replace the CAs above during a rotation (orlopctl/rotation). The
+	// key of the map is the JSON name of the replaced field.
 	Next map[string]Pair `json:"next,omitempty"`
 }
 

@@ -30,8 +30,8 @@ type ClusterReport struct {
 	Waiting error
 }
 
-// Ask returns the health of the whole cluster. machineTimeout is the time that each machine has to
-// answer; 0 means the default.
+// Ask returns the health of the whole cluster. machineTimeout is the time within which each machine
+// must answer; 0 means the default.
 func Ask(ctx context.Context, c *client.Client, machineTimeout time.Duration) (*api.ClusterHealthResponse, error) {
 	r := &api.ClusterHealthRequest{}
 	if machineTimeout != 0 {

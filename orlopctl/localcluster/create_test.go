@@ -81,14 +81,14 @@ func TestBringUp(t *testing.T) {
 	}
 	if file, err = contexts.Load(); err != nil || len(file.Contexts) != 3 || file.Contexts["t1"].Endpoint != "127.0.0.1:10" ||
 		file.Contexts["t1-w1"].Endpoint != "127.0.0.1:11" || file.Contexts["t1-w2"].Endpoint != "127.0.0.1:2" || file.Contexts["t1"].CA == "" {
-		t.Errorf("the contexts of machines that are on again: %+v, %v", file, err)
+		t.Errorf("the contexts after a restart of the machines: %+v, %v", file, err)
 	}
 	kube, err := os.ReadFile(filepath.Join(dir, "kube"))
 	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
 		t.Errorf("kubeconfig: got %s, %v", kube, err)
 	}
-	// "dev" is the cluster in the fake machine's kubeconfig. The entry does not belong to this
-	// cluster while it has no CA, or the CA of another cluster.
+	// "dev" is the cluster in the fake machine's kubeconfig. While this entry has no CA, or the CA
+	// of another cluster, it does not belong to the cluster of this test.
 	ca := base64.StdEncoding.EncodeToString([]byte(c.secrets.Etcd.Cert))
 	withCA := strings.Replace(string(kube), "server:", "certificate-authority-data: "+ca+"\n      server:", 1)
 	for _, foreign := range []string{string(kube), withCA} {
@@ -113,10 +113,10 @@ func TestBringUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if link, err := os.Readlink(filepath.Join(dir, "kube")); err != nil || link != "vault" {
-		t.Errorf("the link to the kubeconfig is gone: %s, %v", link, err)
+		t.Errorf("the link to the kubeconfig was removed: %s, %v", link, err)
 	}
 	if kube, err = os.ReadFile(filepath.Join(dir, "kube")); err != nil || strings.Contains(string(kube), "127.0.0.1") || strings.Contains(string(kube), "Zm9v") {
-		t.Errorf("the kubeconfig after the cluster is gone: %s, %v", kube, err)
+		t.Errorf("the kubeconfig after the removal of the cluster: %s, %v", kube, err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestBringUpFails(t *testing.T) {
 	defer cancel()
 	err := c.bringUp(ctx)
 	if err == nil {
-		t.Fatal("a machine without an identity came up")
+		t.Fatal("a machine without an identity counts as started")
 	}
 	err = c.explain(err)
 	var status *exit.Error

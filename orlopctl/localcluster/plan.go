@@ -105,8 +105,9 @@ func (o *options) machineSpecs() []vm.MachineSpec {
 	return machines
 }
 
-// forwards returns the port forwards to the machines. kubernetes and management are the ports of
-// this computer for the first machine. The other machines get any free ports.
+// forwards returns the port forwards to the machines. kubernetes and management are the ports on
+// this computer that lead to the first machine. For each other machine, a forward uses any free
+// port.
 func (o *options) forwards(kubernetes, management uint16) []vm.ForwardSpec {
 	out := []vm.ForwardSpec{
 		{Machine: firstMachine, Port: paths.PortKubernetes, HostPort: kubernetes},

@@ -20,8 +20,8 @@ import (
 
 // timeline prints the progress of a machine with times in seconds since power-on. Until the API of
 // the machine answers, the times come from the serial console. Later they come from topic
-// "timeline". The clock of the topic starts with init. The machine's identity relates this clock to
-// the local clock, because it appears on the console and as an entry of the topic.
+// "timeline"; the clock of the topic starts with init. The machine shows its identity on the
+// console and as an entry of the topic, so the identity relates the two clocks.
 type timeline struct {
 	ios      *iostreams.Streams
 	clock    vm.Clock // clock of the machines, for all times below
@@ -199,8 +199,8 @@ func kernelTime(ctx context.Context, c *client.Client) (time.Duration, bool) {
 	}
 }
 
-// shortSteps are the steps of the boot without a line: they are too short, or another line covers
-// them.
+// shortSteps are the steps of the boot that have no line, because they are too short or another
+// line includes them.
 var shortSteps = map[string]bool{
 	"release": true, "clock": true, "configuration": true, "time": true, "network": true, "api": true, "services": true, "apid/apid": true,
 }

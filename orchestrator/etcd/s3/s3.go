@@ -36,7 +36,7 @@ type Bucket struct {
 	SecretKey string
 	// PEM: CAs of the store in addition to the system's CAs; may be empty
 	CA     string
-	Egress egress.Config // how the store is reached
+	Egress egress.Config // how this machine reaches the store
 }
 
 // MaxSize is the maximum size of an object in a single request, in bytes.
@@ -93,7 +93,7 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	defer cancel(nil)
 	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has accepted no data for %v", stallTimeout)) })
 	defer sending.Close()
-	// the signer would remove the port 443, and with it the brackets of an IPv6 address
+	// with the port, the signer would also remove the brackets of an IPv6 address
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.TrimSuffix(b.Endpoint, ":443")+"/"+b.Name+"/"+key, sending)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	request.Header.Set("Content-Md5", base64.StdEncoding.EncodeToString(check.Sum(nil)))
 	request.Header.Set("Content-Type", "application/octet-stream")
 	request.Header.Set("X-Amz-Content-Sha256", digest)
-	request.Header.Set("Expect", "100-continue") // so that a rejected client has not sent gigabytes
+	request.Header.Set("Expect", "100-continue") // so a rejected client sends no gigabytes
 	request.Header.Set("User-Agent", "orlop")
 	// S3 signs unescaped paths
 	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
@@ -155,7 +155,8 @@ func (b Bucket) client() (*http.Client, error) {
 	}, nil
 }
 
-// watched is a body that calls late after a time without reads between its first and its last byte.
+// watched is a body that calls late if no read takes place for some time. The time begins with the
+// first byte and ends with the last.
 type watched struct {
 	io.Reader
 	late *time.Timer

@@ -37,8 +37,8 @@ func newStore() *s3test.Store {
 	return &s3test.Store{Region: "eu-central-1", Bucket: "backups", AccessKey: accessKey, SecretKey: secretKey}
 }
 
-// TestPut: the store has the complete object under its key, and has verified the signature
-// independently.
+// TestPut checks that the store has the complete object under its key. The store verifies the
+// signature with its own code.
 func TestPut(t *testing.T) {
 	store := newStore()
 	b := serve(t, store)
@@ -51,7 +51,7 @@ func TestPut(t *testing.T) {
 			t.Errorf("%s: %t, %d bytes; want %d", key, ok, len(got), size)
 		}
 	}
-	// Put sends only the first 4 bytes of a longer reader, and they replace the object.
+	// Put sends only the first 4 bytes of this reader, which replace the object.
 	if err := b.Put(t.Context(), "a_b-c.d", strings.NewReader("more than that"), 4); err != nil {
 		t.Error(err)
 	}
@@ -72,8 +72,8 @@ func (c *counted) ReadAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
-// TestRefusedBeforeSending checks that, if the store rejects the request, the client has read the
-// object only once, to compute the digest, and has sent nothing of it.
+// TestRefusedBeforeSending checks that, if the store rejects the request, the client reads the
+// object only once, to compute the digest, and sends no part of it.
 func TestRefusedBeforeSending(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
 	const size = 1 << 20
@@ -82,12 +82,12 @@ func TestRefusedBeforeSending(t *testing.T) {
 		t.Error(err)
 	}
 	if got := body.bytes.Load(); got != size {
-		t.Errorf("%d bytes were read, %d are for the digest", got, size)
+		t.Errorf("%d bytes were read; want %d, for the digest", got, size)
 	}
 }
 
-// TestRequest: the length is known, the digest is signed, and the client waits for the answer of
-// the store before it sends the object.
+// TestRequest checks that the request has the length and a signed digest, and that the client waits
+// for the answer of the store before it sends the object.
 func TestRequest(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut || r.URL.Path != "/backups/k" || r.ContentLength != 5 || len(r.TransferEncoding) != 0 {
@@ -99,7 +99,7 @@ func TestRequest(t *testing.T) {
 			t.Errorf("the digest is %s", got)
 		}
 		if r.Header.Get("Expect") != "100-continue" {
-			t.Error("the object comes unasked")
+			t.Error("the client does not wait before it sends the object")
 		}
 	}))
 	if err := b.Put(t.Context(), "k", strings.NewReader("hello"), 5); err != nil {
@@ -107,7 +107,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestRefused: each error contains the message of the store, and no credentials.
+// TestRefused checks that each error contains the message of the store, and no credentials.
 func TestRefused(t *testing.T) {
 	store := newStore()
 	good := serve(t, store)
@@ -132,7 +132,7 @@ func TestRefused(t *testing.T) {
 		"another user":         {with(func(b *Bucket) { b.AccessKey = "SOMEBODY" }), "SignatureDoesNotMatch: the credential is another one"},
 		"another region":       {with(func(b *Bucket) { b.Region = "us-east-1" }), "SignatureDoesNotMatch"},
 		"another bucket":       {with(func(b *Bucket) { b.Name = "other" }), "NoSuchBucket: The specified bucket does not exist (HTTP 404)"},
-		"nobody vouches":       {with(func(b *Bucket) { b.CA = "" }), "certificate signed by unknown authority"},
+		"an unknown CA":        {with(func(b *Bucket) { b.CA = "" }), "certificate signed by unknown authority"},
 		"no certificate":       {with(func(b *Bucket) { b.CA = "x" }), "the given CA contains no certificate"},
 		"nobody there":         {with(func(b *Bucket) { b.Endpoint = "https://" + listener.Addr().String() }), "connection refused"},
 		"sent elsewhere":       {stolen, "the store answers 307 Temporary Redirect"},
@@ -145,12 +145,12 @@ func TestRefused(t *testing.T) {
 		}
 		for _, secret := range []string{accessKey, secretKey} {
 			if strings.Contains(err.Error(), secret) {
-				t.Errorf("%s: %v: it shows %s", name, err, secret)
+				t.Errorf("%s: %v: it contains %s", name, err, secret)
 			}
 		}
 	}
 	if err := good.Put(t.Context(), "k", strings.NewReader("hello"), 6); err == nil || !strings.Contains(err.Error(), "it has 5 bytes, expected 6") {
-		t.Errorf("shorter than it was: %v", err)
+		t.Errorf("an object that is too short: %v", err)
 	}
 	if err := good.Put(t.Context(), "k", strings.NewReader(""), 0); err == nil || !strings.Contains(err.Error(), "it is empty") {
 		t.Errorf("empty: %v", err)
@@ -159,11 +159,11 @@ func TestRefused(t *testing.T) {
 		t.Errorf("too large: %v", err)
 	}
 	if keys := store.Keys(); len(keys) != 0 {
-		t.Errorf("there are %q", keys)
+		t.Errorf("objects %q; want none", keys)
 	}
 }
 
-// TestEnd: Put returns when its context ends.
+// TestEnd checks that Put returns when its context ends.
 func TestEnd(t *testing.T) {
 	came, done := make(chan struct{}), make(chan struct{})
 	b := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(came); <-done }))
@@ -175,8 +175,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestWatch: late is called after a time without reads, but not before the first byte or after the
-// last byte.
+// TestWatch checks that late is called after some time without reads, but not before the first byte
+// or after the last byte.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := false
@@ -211,7 +211,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestAuthorities: the configured CA is trusted in addition to the system's CAs.
+// TestAuthorities checks that the configured CA is trusted in addition to the system's CAs.
 func TestAuthorities(t *testing.T) {
 	b := serve(t, http.NotFoundHandler())
 	client, err := b.client()
@@ -223,12 +223,12 @@ func TestAuthorities(t *testing.T) {
 		pool = x509.NewCertPool()
 	}
 	if pool.AppendCertsFromPEM([]byte(b.CA)); !client.Transport.(*http.Transport).TLSClientConfig.RootCAs.Equal(pool) {
-		t.Error("other authorities count")
+		t.Error("an unknown CA is trusted")
 	}
 }
 
 // TestPutThroughProxy checks that an object is sent through the proxy of the site. Only the CA of
-// the site is configured, and none of the bucket.
+// the site is configured, and no CA of the bucket.
 func TestPutThroughProxy(t *testing.T) {
 	store := newStore()
 	b := serve(t, store)

@@ -29,7 +29,7 @@ type Server struct {
 	mu     sync.Mutex
 	sealed bool
 	denied bool
-	keys   [][]byte // of the key orlop; the last version encrypts
+	keys   [][]byte // the versions of the key orlop; the last one encrypts
 	tokens map[string]time.Time
 	logins int
 }
@@ -57,14 +57,14 @@ func (s *Server) Forget() {
 	clear(s.tokens)
 }
 
-// Seal makes each request fail, or ends that.
+// Seal makes each request fail if sealed is true, and ends this if it is false.
 func (s *Server) Seal(sealed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sealed = sealed
 }
 
-// Deny removes the rights of all tokens, or returns them.
+// Deny removes the rights of all tokens if denied is true, and restores them if it is false.
 func (s *Server) Deny(denied bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the client can be gone
+	_ = json.NewEncoder(w).Encode(body) // the client may have disconnected
 }
 
 func (s *Server) answer(r *http.Request) (map[string]any, *failure) {

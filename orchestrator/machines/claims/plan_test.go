@@ -92,7 +92,7 @@ func (w *world) deployment(name string, replicas int32) *clusterv1.MachineDeploy
 	return d
 }
 
-// host adds a waiting machine. The hexadecimal digits of the number are repeated in its key.
+// host adds a waiting machine. Its key consists of the number in hexadecimal, repeated.
 func (w *world) host(number int, approve bool) *machineapi.OrlopHost {
 	key := "sha256:" + strings.Repeat(fmt.Sprintf("%08x", number), 8)
 	h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: machineapi.HostName(key)}, Spec: machineapi.OrlopHostSpec{Fingerprint: key}}
@@ -160,10 +160,10 @@ func (w *world) do(c Change) {
 		w.deployments[name] = o
 	case *machineapi.OrlopHost:
 		if old := w.hosts[name].Spec.Claim; old != nil && o.Spec.Claim != nil {
-			w.t.Errorf("%s: claimed twice", c)
+			w.t.Errorf("%s: the host is claimed twice", c)
 		}
 		if o.Spec.Claim != nil && !o.Approved() {
-			w.t.Errorf("%s: without an approval", c)
+			w.t.Errorf("%s: the host is claimed without an approval", c)
 		}
 		w.hosts[name] = o
 	case *machineapi.OrlopMachine:
@@ -172,7 +172,7 @@ func (w *world) do(c Change) {
 		switch {
 		case c.Verb == Create:
 			if w.machines[name] != nil {
-				w.t.Errorf("%s: exists", c)
+				w.t.Errorf("%s: an object of this name exists", c)
 			}
 			o.UID, o.CreationTimestamp = w.uid(), metav1.NewTime(w.now)
 			w.machines[name] = o
@@ -202,7 +202,7 @@ func (w *world) check(r Result) {
 	for _, h := range w.hosts {
 		if c := h.Spec.Claim; c != nil {
 			if other := of[c.Machine]; other != "" {
-				w.t.Errorf("machine %s: two hosts, %s and %s", c.Machine, other, h.Name)
+				w.t.Errorf("the name %s is claimed for two hosts, %s and %s", c.Machine, other, h.Name)
 			}
 			of[c.Machine] = h.Name
 		}
@@ -211,7 +211,7 @@ func (w *world) check(r Result) {
 	for name, o := range w.own {
 		if c := o.Spec.Claim; c != nil {
 			if other := keys[c.Fingerprint]; other != "" && o.Spec.Role == machineapi.RoleWorker {
-				w.t.Errorf("key %s: two machines, %s and %s", c.Fingerprint, other, name)
+				w.t.Errorf("the key %s belongs to two machines, %s and %s", c.Fingerprint, other, name)
 			}
 			keys[c.Fingerprint] = name
 		}
@@ -226,7 +226,7 @@ func (w *world) check(r Result) {
 	}
 	for _, l := range r.List.Removals {
 		if own := w.own[l.Name]; own.Spec.Role != machineapi.RoleWorker || w.machines[l.Name].DeletionTimestamp == nil {
-			w.t.Errorf("%s is removed", l.Name)
+			w.t.Errorf("the control-plane machine %s is in the list of removals", l.Name)
 		}
 	}
 }
@@ -268,7 +268,7 @@ func (w *world) settleDown() {
 			return
 		}
 	}
-	w.t.Errorf("no end of the changes: %v", Plan(w.snapshot()).Changes)
+	w.t.Errorf("the changes do not end: %v", Plan(w.snapshot()).Changes)
 }
 
 // machinesOf returns the names of the workers that have a Machine which is not deleted.
@@ -303,7 +303,7 @@ func TestScale(t *testing.T) {
 	w.deployments["workers"].Spec.Replicas = new(int32(3))
 	w.settleDown()
 	if got := w.machinesOf(); !slices.Equal(got, []string{"rack7-00000001", "rack7-00000003"}) {
-		t.Errorf("machines 2 (no approval), 4 (no label) and 5 (too large) are not taken: %v", got)
+		t.Errorf("machines 2 (no approval), 4 (no label) and 5 (too large) must not be claimed: %v", got)
 	}
 	d = w.deployments["workers"]
 	c := meta.FindStatusCondition(d.Status.Conditions, clusterv1.MachineDeploymentScalingUpCondition)
@@ -340,12 +340,12 @@ func TestDeletion(t *testing.T) {
 	w.now = w.now.Add(time.Hour)
 	w.pass()
 	if w.machines["rack7-00000001"] == nil {
-		t.Error("the Machine of a member is gone")
+		t.Error("the Machine of a member was deleted")
 	}
 	unknown := w.snapshot()
 	unknown.Listing = inventory.Listing{}
 	if r := Plan(unknown); slices.ContainsFunc(r.Changes, func(c Change) bool { return c.Verb == Finalize }) {
-		t.Error("the Machine goes although the members are unknown")
+		t.Error("the Machine was deleted although the members are unknown")
 	}
 	w.settleDown()
 	if got := w.machinesOf(); !slices.Equal(got, []string{"rack7-00000002"}) || w.machines["rack7-00000001"] != nil {
@@ -418,7 +418,7 @@ func TestTemplate(t *testing.T) {
 	w.pass()
 	for _, h := range w.hosts {
 		if h.Spec.Claim != nil {
-			t.Errorf("%s keeps its claim", h.Name)
+			t.Errorf("%s still has its claim", h.Name)
 		}
 	}
 }
@@ -521,6 +521,6 @@ func TestRules(t *testing.T) {
 	}
 	delete(w.hosts, h.Name)
 	if pass(); len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "rack" {
-		t.Errorf("without the object of the host: %+v", r.List)
+		t.Errorf("after the deletion of the OrlopHost: %+v", r.List)
 	}
 }

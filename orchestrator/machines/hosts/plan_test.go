@@ -42,8 +42,8 @@ func (w *world) apply(c Change) {
 	o := c.Object.DeepCopy()
 	if i := slices.IndexFunc(w.Objects, func(o *machineapi.OrlopHost) bool { return o.Name == c.Object.Name }); i >= 0 {
 		switch c.Verb {
-		// a write of the specification does not change the status, and a write of the status not
-		// the specification
+		// a write of the specification does not change the status, and a write of the status does
+		// not change the specification
 		case Approve:
 			o.Status, o.Generation = w.Objects[i].Status, o.Generation+1
 		case Status:
@@ -74,7 +74,7 @@ func (w *world) settle() string {
 			lines = append(lines, line(c))
 		}
 	}
-	w.t.Fatalf("five passes do not end: %s", strings.Join(lines, "\n"))
+	w.t.Fatalf("changes remain after five passes: %s", strings.Join(lines, "\n"))
 	return ""
 }
 

@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// operatorCA is the CA of the operator, and admin a certificate of it. stranger is a certificate of
-// another operator. All are valid at the time of the scripts.
+// operatorCA is the CA of the operator, and admin is a certificate of this CA. stranger is a
+// certificate of another operator. All are valid at the time of the scripts.
 var operatorCA, admin = newOperator()
 var _, stranger = newOperator()
 
@@ -206,7 +206,7 @@ func (w *world) checkApprovals(seed int, before, strangers map[string]bool) (pro
 		}
 		of[rule][key] = true
 		if other := keys[serial]; other != "" && other != key {
-			w.t.Fatalf("seed %d: two machines are approved with %s", seed, serial)
+			w.t.Fatalf("seed %d: two machines with the serial number %s are approved", seed, serial)
 		}
 		keys[serial] = key
 	}
@@ -217,7 +217,7 @@ func (w *world) checkApprovals(seed int, before, strangers map[string]bool) (pro
 		i := slices.IndexFunc(w.Rules, func(r *machineapi.OrlopApprovalRule) bool { return r.Name == o.Spec.Approval.Rule })
 		rule, err := claim.SignedRule{Text: []byte(w.Rules[i].Spec.Rule)}.Parse()
 		if err != nil || strangers[w.Rules[i].Name] || !w.Now.Before(rule.Expires) {
-			w.t.Fatalf("seed %d: approved by %s, of a stranger: %v, expiry %v, %v", seed, w.Rules[i].Name, strangers[w.Rules[i].Name], rule.Expires, err)
+			w.t.Fatalf("seed %d: approved by the rule %s (signed by a stranger: %v), expiry %v, %v", seed, w.Rules[i].Name, strangers[w.Rules[i].Name], rule.Expires, err)
 		}
 		if !before[o.Name] {
 			proposed++

@@ -67,7 +67,7 @@ func (w *world) settle(t *testing.T) string {
 			lines = append(lines, c.String())
 		}
 	}
-	t.Fatalf("five passes do not end: %s", strings.Join(lines, "\n"))
+	t.Fatalf("changes remain after five passes: %s", strings.Join(lines, "\n"))
 	return ""
 }
 

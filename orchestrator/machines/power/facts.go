@@ -25,8 +25,8 @@ const away = 30 * time.Minute
 // machine boots by itself (orchestrator/drain).
 var comingBack = []string{"OrlopReboot", "OrlopUpgrade", "OrlopRollback"}
 
-// renewed is the age of a Lease from which on its kubelet does not count as running for the quorum
-// of etcd. The kubelet renews the Lease every 10 seconds.
+// renewed is the largest age of the Lease of a kubelet that counts as running for the quorum of
+// etcd. The kubelet renews the Lease every 10 seconds.
 const renewed = 20 * time.Second
 
 // Renewed reports whether a kubelet has renewed its Lease a moment ago; nil means that the Lease
@@ -35,10 +35,10 @@ func Renewed(lease *coordinationv1.Lease, now time.Time) bool {
 	return lease != nil && lease.Spec.RenewTime != nil && now.Sub(lease.Spec.RenewTime.Time).Abs() <= renewed
 }
 
-// NodeOf returns the facts about a Node; nil means that it does not exist. lease is the Lease of
-// its kubelet; nil means that the Lease was not read. A Lease without a time was never renewed. A
-// boot ID that cannot be the value of the taint counts as none: a stolen worker would otherwise
-// make the objects of its fence invalid.
+// NodeOf returns the facts about a Node; n is nil if the Node does not exist. lease is the Lease of
+// its kubelet; nil means that the Lease was not read. A Lease without a time was never renewed. If
+// the boot ID cannot be the value of a taint, NodeOf ignores it, because a stolen worker could
+// otherwise make the objects of its fence invalid.
 func NodeOf(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) fence.Node {
 	if n == nil {
 		return fence.Node{}
@@ -67,9 +67,9 @@ func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeConditi
 	return corev1.NodeCondition{}
 }
 
-// Away returns the reason why a machine is away in order, so that nothing may operate its power
-// switch; empty if it is not. An upgrade or a reboot that lasts for more than 30 minutes has
-// failed.
+// Away returns the reason why a machine is away in order, so that its power switch must not be
+// operated. Otherwise it returns "". After 30 minutes, an upgrade or a reboot counts as failed, and
+// the machine no longer as away.
 func Away(n *corev1.Node, now time.Time) string {
 	if n == nil {
 		return ""
@@ -102,8 +102,8 @@ func ByHand(n *corev1.Node) bool {
 	})
 }
 
-// Taints returns the taints of a Node with the taint of a fence for a boot ID; without this taint
-// if the boot ID is empty. The taint that an operator has set for the same purpose stays.
+// Taints returns the taints of a Node with the taint of a fence for a boot ID. If the boot ID is
+// empty, the result has no such taint. A taint that an operator has set for the same purpose stays.
 func Taints(n *corev1.Node, bootID string) []corev1.Taint {
 	all := slices.DeleteFunc(slices.Clone(n.Spec.Taints), isOurs)
 	byHand := slices.ContainsFunc(all, func(t corev1.Taint) bool {
@@ -115,9 +115,9 @@ func Taints(n *corev1.Node, bootID string) []corev1.Taint {
 	return append(all, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: taintPrefix + bootID, Effect: corev1.TaintEffectNoExecute})
 }
 
-// PodsOf returns the facts about the pods of a Node. A pod that tolerates the taint, has ended or
-// is static is not released. A pod of a DaemonSet cannot start on another Node, so it does not
-// prevent that the machine is switched on.
+// PodsOf returns the facts about the pods of a Node. It ignores pods that a fence does not release:
+// pods that tolerate the taint, have ended or are static. A pod of a DaemonSet cannot start on
+// another Node, so it does not prevent that the machine is switched on again.
 func PodsOf(all []corev1.Pod) fence.Pods {
 	out := fence.Pods{Read: true}
 	for _, p := range all {
@@ -134,7 +134,8 @@ func PodsOf(all []corev1.Pod) fence.Pods {
 	return out
 }
 
-// tolerates reports whether a toleration keeps a pod on a Node with the taint of a fence.
+// tolerates reports whether a pod with this toleration may stay on a Node with the taint of a
+// fence.
 func tolerates(t corev1.Toleration) bool {
 	key := t.Key == corev1.TaintNodeOutOfService || t.Key == ""
 	effect := t.Effect == corev1.TaintEffectNoExecute || t.Effect == ""

@@ -28,8 +28,8 @@ const (
 	maxInterval = time.Minute
 	// callTimeout bounds an operation with its reading.
 	callTimeout = 3 * time.Minute
-	// decisionTime is how long after its decision a machine may be switched off. Otherwise a slow
-	// switch would switch off a machine that has recovered.
+	// decisionTime is the time after the decision within which a machine may be switched off. It is
+	// short, because with a slow switch the machine may have recovered meanwhile.
 	decisionTime = 30 * time.Second
 )
 
@@ -75,7 +75,7 @@ type entry struct {
 	version  string // of the Secret from which it was made
 	provider machineprovider.Machine
 	reading  fence.Reading
-	next     time.Time // no request is sent before
+	next     time.Time // the time before which no request is sent
 	failures int       // since the last success
 }
 
@@ -100,8 +100,8 @@ func (s *Switches) Leases(ctx context.Context) (map[string]*coordinationv1.Lease
 }
 
 // Facts reads the facts about a machine. It reads the pods only if pods is true. A missing or wrong
-// Secret, and an object that cannot be read, are no errors, but facts: the other machines need this
-// pass.
+// Secret, and an object that cannot be read, are facts and not errors, so the pass continues with
+// the other machines.
 func (s *Switches) Facts(ctx context.Context, m *machineapi.OrlopMachine, pods bool) Facts {
 	var f Facts
 	if pods {
@@ -161,7 +161,8 @@ func (s *Switches) forget(machine string) {
 	s.calls[machine].end()
 }
 
-// Retain forgets the power switches of all other machines, with their passwords.
+// Retain removes the power switches, with their passwords, of all machines that are not in
+// machines.
 func (s *Switches) Retain(machines map[string]Facts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,8 +173,8 @@ func (s *Switches) Retain(machines map[string]Facts) {
 	}
 }
 
-// Want cancels the requests that change the power of a machine for which another action, or none,
-// is wanted now.
+// Want cancels each request that changes the power of a machine, unless actions has the same action
+// for the machine.
 func (s *Switches) Want(actions map[string]fence.Action) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +247,8 @@ func describe(ctx context.Context, m machineprovider.Machine) (machineprovider.D
 	return m.Describe(ctx)
 }
 
-// operate performs an action and returns the power after it, with the time at which it asked for
-// the power.
+// operate performs an action, and returns the power after the action, with the time at which the
+// request for the power was sent.
 func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid string, c *call) (fence.Power, time.Time, error) {
 	at := s.now()
 	d, err := describe(ctx, m)
@@ -307,8 +308,8 @@ func sameUUID(a, b string) bool {
 	return a == "" || b == "" || a == b || swapped(a) == b
 }
 
-// swapped returns a UUID with the other byte order of its first three fields; the same text if it
-// is no UUID.
+// swapped returns a UUID with the other byte order of its first three fields. It returns a text
+// that is no UUID unchanged.
 func swapped(uuid string) string {
 	f := strings.Split(uuid, "-")
 	if len(f) != 5 || len(f[0]) != 8 || len(f[1]) != 4 || len(f[2]) != 4 {

@@ -29,7 +29,8 @@ const (
 	uuid     = "6f1f6c2e-0102-4000-8000-000000000001"
 )
 
-// secretOf returns the Secret of machine w1 with changes; an empty value removes a key.
+// secretOf returns the Secret of machine w1 with changes. An empty value in changes removes the
+// key.
 func secretOf(changes map[string]string) *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "w1-power", UID: "u1", ResourceVersion: "1"},
@@ -51,8 +52,8 @@ func secretOf(changes map[string]string) *corev1.Secret {
 	return s
 }
 
-// TestSecret checks that a wrong Secret is explained, without its values, and that it names its
-// machine.
+// TestSecret checks the explanation of a wrong Secret. The explanation contains no values of the
+// Secret, and the Secret must name its machine.
 func TestSecret(t *testing.T) {
 	for _, c := range []struct {
 		changes map[string]string
@@ -80,8 +81,8 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// TestAccess checks the facts of a machine without a Secret, and that a machine that is forgotten
-// has no reading.
+// TestAccess checks the facts of a machine without a Secret, and that there is no reading of a
+// machine that Retain has removed.
 func TestAccess(t *testing.T) {
 	s := New(t.Context(), fake.NewClientset(), func() {})
 	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
@@ -107,7 +108,7 @@ type board struct {
 }
 
 func (b *board) Describe(context.Context) (machineprovider.Description, error) {
-	time.Sleep(b.lag) // a controller answers, although the caller waits no more
+	time.Sleep(b.lag) // like a controller that answers although the caller no longer waits
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = append(b.calls, "describe")
@@ -199,7 +200,7 @@ func TestCall(t *testing.T) {
 		}
 		s.Retain(nil)
 		if r := facts().Reading; r != (fence.Reading{}) {
-			t.Errorf("after it was forgotten: %+v", r)
+			t.Errorf("after the removal of the power switch: %+v", r)
 		}
 	})
 }
@@ -252,7 +253,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// TestUUID checks the comparison of the UUID of a controller with that of a Node.
+// TestUUID checks the comparison of the UUID of a management controller with that of a Node.
 func TestUUID(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -317,7 +318,7 @@ func TestFacts(t *testing.T) {
 	}
 	for _, bootID := range []string{"", "b1"} {
 		if n := node("", theirs); !ByHand(n) || len(Taints(n, bootID)) != 1 || Taints(n, bootID)[0] != theirs {
-			t.Errorf("the taint of a person does not stay: %v", Taints(n, bootID))
+			t.Errorf("the taint of an operator does not stay: %v", Taints(n, bootID))
 		}
 	}
 	pod := func(change func(*corev1.Pod)) corev1.Pod {
@@ -341,7 +342,7 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestAway checks for how long an orderly shutdown prevents the use of the power switch.
+// TestAway checks for how long an orderly shutdown prevents the operation of the power switch.
 func TestAway(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -364,9 +365,9 @@ func TestAway(t *testing.T) {
 }
 
 // TestWithdrawn checks that a request does not switch a machine off after its decision was
-// withdrawn: the machine needs no power switch any more, another action or none is wanted, the
-// Secret was replaced or deleted, or the power switch answers too late. No second request overlaps
-// the first request.
+// withdrawn. This is the case if the machine needs no power switch any more, if another action or
+// none is wanted, if the Secret was replaced or deleted, or if the power switch answers too late.
+// It also checks that no second request begins before the first has ended.
 func TestWithdrawn(t *testing.T) {
 	for name, withdraw := range map[string]func(*testing.T, *Switches, *fake.Clientset, *machineapi.OrlopMachine){
 		"forgotten": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) { s.Retain(nil) },
@@ -418,8 +419,8 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// TestUnreadable checks that a Secret and pods that cannot be read are facts, and that the other
-// machines of the pass do not fail with them.
+// TestUnreadable checks that a Secret and pods that cannot be read are facts and no error, so the
+// other machines of the pass are not affected.
 func TestUnreadable(t *testing.T) {
 	client := fake.NewClientset(secretOf(nil))
 	client.PrependReactor("*", "*", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })

@@ -1,7 +1,7 @@
 // Package s3test implements an object store for tests. It accepts PUT requests like Amazon S3. It
-// verifies each signature by its own code from the documentation (Signature Version 4,
-// "Authenticating Requests: Using the Authorization Header"), not with the library that has created
-// it.
+// verifies each signature with its own implementation of the documentation (Signature Version 4,
+// "Authenticating Requests: Using the Authorization Header"), not with the library that signed the
+// request.
 package s3test
 
 import (
@@ -71,7 +71,7 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusServiceUnavailable, "SlowDown", "Please reduce your request rate.")
 		return
 	case problem != "":
-		// real stores repeat the header
+		// like real stores, the message repeats the header
 		refuse(http.StatusForbidden, "SignatureDoesNotMatch", "%s (%s)", problem, r.Header.Get("Authorization"))
 		return
 	case r.Method != http.MethodPut:
@@ -106,7 +106,7 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.objects[key] = text
 }
 
-// skew is the maximum difference of the clocks.
+// skew is the maximum difference between the clocks of client and store.
 const skew = 15 * time.Minute
 
 // judge returns the problem of a request's signature, or an empty string.
