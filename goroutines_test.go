@@ -65,7 +65,7 @@ func TestGoroutines(t *testing.T) {
 	}
 	for name := range unguarded {
 		if !used[name] {
-			t.Errorf("%s is an exception that no goroutine needs", name)
+			t.Errorf("%s: remove it from unguarded; it starts no goroutine without recovery", name)
 		}
 	}
 }
@@ -107,13 +107,13 @@ func TestGuarded(t *testing.T) {
 		got := true
 		p.each(func(_ string, code ast.Node) { got = got && p.guarded(code, 0) })
 		if got != want {
-			t.Errorf("%s: %t", code, got)
+			t.Errorf("%s: guarded returns %t", code, got)
 		}
 	}
 }
 
-// linked returns the files of the programs and of all packages of this module that they import, by
-// package.
+// linked returns the files of the programs and of all packages of this module that the programs
+// import, directly or not. The key is the package.
 func linked(t *testing.T, programs []string) map[string][]file {
 	t.Helper()
 	all := map[string][]file{}

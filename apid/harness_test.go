@@ -31,8 +31,8 @@ const day = 24 * time.Hour
 type testAPI struct {
 	t        *testing.T
 	dir      string
-	operator *pki.CA // its certificates can have every role
-	clients  *pki.CA // its certificates can have every role, too
+	operator *pki.CA // trusted CA of operators; its certificates can have every role
+	clients  *pki.CA // another trusted CA; its certificates can have every role, too
 	// signs the server's certificate, and the certificates of the other machines of the cluster
 	machine *pki.CA
 	address string
@@ -116,8 +116,8 @@ func (b *testAPI) waitReady(want bool) {
 	}
 }
 
-// endpoint returns the address and CA of apid with the certificate leaf; nil: without a
-// certificate.
+// endpoint returns the address and CA of apid, and leaf as the certificate of the client. With nil,
+// the client has no certificate.
 func (b *testAPI) endpoint(leaf *pki.Leaf) client.Endpoint {
 	roots := x509.NewCertPool()
 	roots.AddCert(b.machine.Cert)
@@ -259,7 +259,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("it did not come about that %s", what)
+			t.Fatalf("not true within the deadline: %s", what)
 		}
 	}
 }

@@ -70,7 +70,7 @@ type limitedReflectionStream struct {
 func (s limitedReflectionStream) Recv() (*reflectionpb.ServerReflectionRequest, error) {
 	r, err := s.ServerReflection_ServerReflectionInfoServer.Recv()
 	if err == nil && proto.Size(r) > maxQuestion {
-		return nil, status.Errorf(codes.InvalidArgument, "reflection: a question of %d bytes exceeds the limit of %d", proto.Size(r), maxQuestion)
+		return nil, status.Errorf(codes.InvalidArgument, "reflection: a request of %d bytes exceeds the limit of %d", proto.Size(r), maxQuestion)
 	}
 	return r, err
 }

@@ -54,7 +54,7 @@ func (c caller) roleName() string { return strings.TrimPrefix(organization(c.rol
 type callerKey struct{}
 
 // callerOf returns the caller that the interceptor has stored in the context. The second result is
-// false if the context has none.
+// false if the context has no caller.
 func callerOf(ctx context.Context) (caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(caller)
 	return c, ok
@@ -171,7 +171,7 @@ const maxReason = 400
 const recordTime = 2 * time.Second
 
 // refused logs a call that apid has rejected or ended, and sends a RecordRefusal request to
-// machined. It returns its argument why. All other calls reach machined, which records them itself.
+// machined. It returns its argument why. machined itself records all calls that reach it.
 func (g *interceptor) refused(ctx context.Context, what string, c caller, method string, start time.Time, why error) error {
 	g.audit(what, c, method, start, why)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)

@@ -27,7 +27,7 @@ func TestConnectionLimits(t *testing.T) {
 		conn := &limitedConn{listener: l, addr: c.addr}
 		taken, oldest := l.add(conn, now)
 		if taken != c.taken || oldest != nil {
-			t.Fatalf("step %d: taken: %v, in the place of %v", i, taken, oldest)
+			t.Fatalf("step %d: accepted %t, displaces %v", i, taken, oldest)
 		}
 		if taken {
 			all = append(all, conn)
@@ -38,25 +38,25 @@ func TestConnectionLimits(t *testing.T) {
 	}
 	// The machines of the cluster have a separate limit.
 	if err := all[4].authenticate(machineKind, "", nil); err != nil {
-		t.Errorf("callers have taken a machine's place: %v", err)
+		t.Errorf("a machine is rejected, although only connections of users are open: %v", err)
 	}
 	machine := &limitedConn{listener: l, addr: netip.MustParseAddr("192.0.2.4")}
 	l.add(machine, now)
 	if err := machine.authenticate(machineKind, "", nil); err == nil {
-		t.Error("more machines than there are places")
+		t.Error("a machine beyond the limit for machines is accepted")
 	}
 	l.remove(machine)
 	l.remove(all[4])
 	all = slices.Delete(all, 4, 5)
 	l.remove(all[0])
 	if err := all[3].authenticate(userKind, "", nil); err != nil {
-		t.Errorf("a place that was given back is not taken: %v", err)
+		t.Errorf("a user is rejected, although a connection was removed: %v", err)
 	}
 	for _, c := range all[1:] {
 		l.remove(c)
 	}
 	if l.openByKind != [2]int{} || len(l.waiting) != 0 {
-		t.Errorf("%v and %d are counted, and all have gone", l.openByKind, len(l.waiting))
+		t.Errorf("%v open and %d unauthenticated connections are counted, want none", l.openByKind, len(l.waiting))
 	}
 }
 
@@ -83,12 +83,12 @@ func TestConnectionsPerHolder(t *testing.T) {
 		l.remove(c)
 	}
 	if forgotten != maxPerHolder || len(l.holders) > 0 {
-		t.Errorf("%d are forgotten, want %d; %v are counted", forgotten, maxPerHolder, l.holders)
+		t.Errorf("forget was called %d times, want %d; still counted: %v", forgotten, maxPerHolder, l.holders)
 	}
 }
 
 // TestUnauthenticatedMakeRoom checks that, beyond the limit of connections without a certificate,
-// the oldest of these connections is closed, and no connection with a certificate.
+// the oldest of these connections is closed. Connections with a certificate stay open.
 func TestUnauthenticatedMakeRoom(t *testing.T) {
 	l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
@@ -109,7 +109,7 @@ func TestUnauthenticatedMakeRoom(t *testing.T) {
 	come()
 	_, oldest := come()
 	if oldest != first {
-		t.Errorf("%v made room, not the oldest", oldest)
+		t.Errorf("%v was closed, not the oldest connection", oldest)
 	}
 	l.remove(first)
 	if err := first.authenticate(userKind, "", nil); !errors.Is(err, net.ErrClosed) {
@@ -155,12 +155,12 @@ func TestFairShare(t *testing.T) {
 				honest[k] = come(c.honest[k])
 			}
 			if len(l.waiting) > places {
-				t.Fatalf("%s: %d places are taken", name, len(l.waiting))
+				t.Fatalf("%s: %d connections without a certificate, more than the limit", name, len(l.waiting))
 			}
 		}
 		for _, conn := range honest {
 			if err := conn.authenticate(userKind, "1a", nil); err != nil {
-				t.Errorf("%s: %v made room for others", name, conn.addr)
+				t.Errorf("%s: the connection of %v was closed for another", name, conn.addr)
 			}
 		}
 	}
@@ -193,7 +193,7 @@ func TestSilentConnectionsClose(t *testing.T) {
 		}
 		conn.closeIfSilent(time.Millisecond)
 		if _, err := here.Read(make([]byte, 1)); errors.Is(err, io.EOF) == speaks {
-			t.Errorf("it has spoken: %t; %v", speaks, err)
+			t.Errorf("data sent: %t; error %v", speaks, err)
 		}
 		if !speaks { // the count is decremented after the close
 			select {
@@ -205,7 +205,7 @@ func TestSilentConnectionsClose(t *testing.T) {
 		open := len(l.waiting) == 1
 		l.mu.Unlock()
 		if open != speaks {
-			t.Errorf("it has spoken: %t; its place is taken: %t", speaks, open)
+			t.Errorf("data sent: %t; still counted: %t", speaks, open)
 		}
 		_ = conn.Close()
 		here.Close()
@@ -240,7 +240,7 @@ func TestCallsPerHolder(t *testing.T) {
 		leave = append(leave, done)
 	}
 	if _, err := c.acquire("a", 3); err == nil || !strings.Contains(err.Error(), "you have 3 active calls") {
-		t.Errorf("a fourth: %v", err)
+		t.Errorf("a fourth call, with a limit of 3: %v", err)
 	}
 	other, err := c.acquire("b", 3)
 	if err != nil {
@@ -255,7 +255,7 @@ func TestCallsPerHolder(t *testing.T) {
 		done()
 	}
 	if len(c.active) != 0 {
-		t.Errorf("%v are counted, and none go on", c.active)
+		t.Errorf("%v are counted, but no call is active", c.active)
 	}
 }
 
@@ -276,16 +276,16 @@ func TestConnectionRate(t *testing.T) {
 	}
 	for i := range 4 {
 		if !comes(one, 0) {
-			t.Errorf("time %d was refused", i)
+			t.Errorf("connection %d was rejected", i)
 		}
 	}
 	if comes(one, 0) || !comes(two, 0) {
 		t.Error("the wrong address was rejected")
 	}
 	if comes(one, time.Second/2) || !comes(one, time.Second) || comes(one, 0) {
-		t.Error("a second is good for one connection")
+		t.Error("an exhausted address must get exactly one connection per second")
 	}
 	if !comes(two, 2*time.Minute) || len(l.addresses) != 1 {
-		t.Errorf("%d addresses are remembered", len(l.addresses))
+		t.Errorf("%d addresses are stored, want only the address in use", len(l.addresses))
 	}
 }

@@ -37,7 +37,7 @@ func TestRevocation(t *testing.T) {
 	next := mustCA(t, "next")
 	b.write(OperatorCAsFile, next.CertPEM())
 	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "no longer trusted") {
-		t.Errorf("the call going on: got %v", err)
+		t.Errorf("the active call: got %v", err)
 	}
 	if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a new call on the old connection: got %v", err)

@@ -56,7 +56,7 @@ func (t roleTable) check(method string, role api.Role) error {
 	case !known:
 		return fmt.Errorf("%s: cannot call: %s; compare its version with that of your tool", method, api.UnknownMethod)
 	case rule.minimum == api.Role_ROLE_UNSPECIFIED:
-		return fmt.Errorf("%s: cannot call: the method has no role, so no caller may", method)
+		return fmt.Errorf("%s: cannot call: the method has no role, so no caller may call it", method)
 	case role == api.Role_ROLE_UNSPECIFIED:
 		return fmt.Errorf("%s: cannot call: your certificate names no role; ask for one with O=%s", method, organization(rule.minimum))
 	case slices.Contains(rule.narrow, role), !isNarrow(role) && role >= rule.minimum:

@@ -81,8 +81,8 @@ func (b *Build) bootRelease() ([]byte, error) {
 	return slices.Concat(osRelease(b.Release), attest.Fields(parsed.Digest, variables)), nil
 }
 
-// bootImage makes a unified kernel image. The sections in more precede the other sections.
-// bootImage signs the image if the profile has a key for Secure Boot.
+// bootImage makes a unified kernel image. The additional sections in the parameter more precede the
+// other sections. bootImage signs the image if the profile has a key for Secure Boot.
 func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Section) ([]byte, error) {
 	image, err := boot.UKI(b.pieces.stub, append(more, []boot.Section{
 		{Name: ".cmdline", Content: []byte(commandLine)},

@@ -82,7 +82,7 @@ func TestExtension(t *testing.T) {
 		t.Fatal(err)
 	}
 	if digest != other {
-		t.Errorf("built twice, it is %s and %s", digest, other)
+		t.Errorf("two builds have the digests %s and %s", digest, other)
 	}
 	for _, suffix := range []string{".img", ".json", ".dsse.json", ".oci.tar", ".digest"} {
 		a, err := hashFile(suffix, one.out(suffix))
@@ -90,7 +90,7 @@ func TestExtension(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b, err := hashFile(suffix, two.out(suffix)); err != nil || a != b {
-			t.Errorf("built twice, it differs: %v %v %v", a, b, err)
+			t.Errorf("two builds differ: %v %v %v", a, b, err)
 		}
 	}
 	checkSampleExtension(t, one, key)
@@ -139,7 +139,7 @@ func checkSampleExtension(t *testing.T, b *ExtensionBuild, key bundle.Key) {
 		"/usr/lib/firmware/sample/blob.fw": true, "/modules.builtin": false,
 	} {
 		if has(part) != want {
-			t.Errorf("%s: %v, expected %v", part, !want, want)
+			t.Errorf("the extension contains %s: %t, expected %t", part, !want, want)
 		}
 	}
 	index, err := kmod.Read(filepath.Join(b.work("root"), extension.ModulesDir(s.Name, s.Kernel)))

@@ -86,7 +86,7 @@ func readPins() (Pins, []string, error) {
 	return p, notes, nil
 }
 
-// of omits dates that were recorded for other pinned versions, and returns a note for each
+// of returns p without the dates that were recorded for other pinned versions, and a note for each
 // omission. lock and modules are the digests of the present versions.
 func (p Pins) of(lock, modules string) (Pins, []string) {
 	var notes []string

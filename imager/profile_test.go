@@ -124,7 +124,7 @@ func TestReadProfileRefuses(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "test.yaml")
 		text := strings.Replace(goodProfile, c.old, c.new, 1)
 		if text == goodProfile {
-			t.Fatalf("%s: the case changes nothing", c.name)
+			t.Fatalf("%s: the replaced text is not in the profile", c.name)
 		}
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func TestReadProfileRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, err := ReadProfile(path); err != nil || p.Disk.Root != 1<<30 || p.Root.ClusterSize != 16<<10 {
-		t.Errorf("the profile that the cases change: %+v, %v", p, err)
+		t.Errorf("the unchanged profile: %+v, %v", p, err)
 	}
 }
 
@@ -202,10 +202,10 @@ func TestSeveralKeys(t *testing.T) {
 		}
 	}
 	if err := makeKeys([]string{"-out", dir, "-count", "3"}); err == nil {
-		t.Error("keys are replaced by others")
+		t.Error("makeKeys replaces existing keys")
 	}
 	p.Signatures = 4
 	if _, _, err := p.trust(); err == nil {
-		t.Error("more signatures than keys can be needed")
+		t.Error("a threshold above the number of keys is accepted")
 	}
 }

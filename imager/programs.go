@@ -60,9 +60,9 @@ var programs = []Program{
 }
 
 // containerdTags omit the plugins that the configuration of containerd disables. The tag
-// grpcnotrace removes the templates from gRPC. Templates call methods by name, so with them the
-// linker has to retain all methods. Without them, the shim is smaller, which saves memory in each
-// pod.
+// grpcnotrace removes the templates from gRPC. Templates call methods by name, so a program with
+// templates retains all methods when it is linked. Without templates, the shim is smaller, which
+// saves memory in each pod.
 const containerdTags = "no_btrfs,no_zfs,no_aufs,no_devmapper,no_tracing,grpcnotrace"
 
 // runcTags omit checkpoints with CRIU, because the image does not contain the program criu.

@@ -25,8 +25,8 @@ const reproducible = "ORLOP_TEST_REPRODUCIBLE"
 // TestReproducible builds the whole image from two copies of the source. The first build uses the
 // present caches. The second build has another directory and empty build caches, and the user
 // nobody if the test runs as root. It compiles all programs again, which takes more than ten
-// minutes, so only `make reproducible` enables the test. In each run of the tests, TestImage does
-// the same without compilers.
+// minutes, so only `make reproducible` enables the test. TestImage, which runs with all other
+// tests, compares two builds with the same executables.
 func TestReproducible(t *testing.T) {
 	if os.Getenv(reproducible) == "" {
 		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make reproducible`")
@@ -107,7 +107,7 @@ func sameArtifacts(t *testing.T, one, two string) map[string]HashedFile {
 	}
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(sortedKeys(a), sortedKeys(b)...)))) {
 		if a[name] != b[name] {
-			t.Errorf("%s: built twice, it differs:\n%+v\n%+v", name, a[name], b[name])
+			t.Errorf("%s: the two builds differ:\n%+v\n%+v", name, a[name], b[name])
 		}
 	}
 	return a

@@ -15,8 +15,8 @@ import (
 )
 
 // staticLibraries are the packages of the C libraries that the linker adds to programs with C code.
-// They are from the image's suite of Debian, even if the building computer has an older suite. The
-// reason is libseccomp: a filter for system calls can only allow calls that libseccomp knows by
+// They are from the image's suite of Debian, even if the building computer has an older suite. This
+// matters for libseccomp: a filter for system calls can only allow calls that libseccomp knows by
 // name, and newer versions know more calls. The compiler and its library (libgcc) are from the
 // computer.
 var staticLibraries = []string{"libc6-dev", "libseccomp-dev"}

@@ -56,7 +56,7 @@ type machineParts struct {
 }
 
 // waits is the expected end of a machine that shows a problem and waits for an operator. TestSearch
-// checks how long it waits.
+// checks the duration of the wait.
 const waits = "waits"
 
 // TestBoot boots virtual machines with this init and a program that replaces machined.

@@ -47,7 +47,7 @@ func TestNoSwap(t *testing.T) {
 		}
 	}
 	if found == 0 {
-		t.Error("no file system in memory")
+		t.Error("earlyMounts has no tmpfs")
 	}
 }
 
@@ -100,7 +100,7 @@ func TestChoose(t *testing.T) {
 		firmware             firmware
 		device, slot, others string
 		reason               string
-		disks                string // disks of the refusal
+		disks                string // disks in the refusal; empty: the error is not a refusal
 		final                bool
 	}{
 		"nothing":            {firmware: uefi, want: ours},
@@ -157,7 +157,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestChooseNeedsNoNames checks that the choice does not depend on the names of the disks.
+// TestChooseNeedsNoNames checks that the result of choose does not depend on the names of the
+// disks.
 func TestChooseNeedsNoNames(t *testing.T) {
 	root, esp := uuid.New(), uuid.New()
 	for _, names := range [][2]string{{"vda", "vdb"}, {"vdb", "vda"}, {"nvme0n1", "sda"}, {"sda", "nvme0n1"}, {"sdaa", "sdb"}} {
@@ -180,7 +181,7 @@ func TestComplaint(t *testing.T) {
 	got := ambiguityMessage(&refusal{reason: "it is not known", disks: []string{"vda", "vdb"}}, func(disk string) string { return "8 GiB, serial " + disk })
 	want := "cannot tell the system disk: it is not known; disks with this system: /dev/vda (8 GiB, serial vda), /dev/vdb (8 GiB, serial vdb)"
 	if got != want {
-		t.Errorf("%s", got)
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -253,7 +254,7 @@ func TestMountsForbidWhatTheyCan(t *testing.T) {
 			t.Errorf("%s: device files are allowed", m)
 		}
 		if m.Target != sysroot && !strings.Contains(flags, "noexec") {
-			t.Errorf("%s: programs are allowed", m)
+			t.Errorf("%s: programs can be executed", m)
 		}
 	}
 }

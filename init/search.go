@@ -88,8 +88,8 @@ func (s *rootSearch) wait() (choice, error) {
 	}
 }
 
-// report shows a refusal on the console, each text once. If the system disk is missing and not late
-// yet, report shows nothing.
+// report shows a refusal on the console, each text once. late is true after diskDeadline. If the
+// system disk is missing and late is false, report shows nothing.
 func (s *rootSearch) report(r *refusal, late bool) {
 	text := ambiguityMessage(r, s.describe)
 	if text == s.shown || !r.final && !late {

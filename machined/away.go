@@ -63,7 +63,7 @@ func shutDown(m *machine, to power.Mode) func(context.Context, machinedapi.Shutd
 }
 
 // awayDeps are the dependencies of a reboot, a shutdown and a reset. Each is a function that reads
-// its package from m only when called, because these packages are made later.
+// a value of m only when it is called, because these values are created later.
 func awayDeps(m *machine) power.AwayDeps {
 	return power.AwayDeps{
 		Permit: func(ctx context.Context, r disruption.Request) (giveBack func(), err error) {
@@ -81,7 +81,8 @@ func awayDeps(m *machine) power.AwayDeps {
 }
 
 // wipe erases the partitions with these labels, for a reset. It erases the parts of DATA on other
-// disks before STATE, so that the machine can be reset again after an interruption.
+// disks before STATE: after an interruption, the machine still has its configuration and can be
+// reset again.
 func wipe(ctx context.Context, m *machine, labels []string) error {
 	say := func(line string) { m.reports.events.LogConsole("reset: " + line) }
 	if err := m.domains.volumes.WipeParts(labels, say); err != nil {

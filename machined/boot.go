@@ -27,19 +27,19 @@ var Boot = []boot.Step[*machine]{
 	{Name: "storage", WaitsFor: "the disk", Do: stepStorage},
 	// sets the clock no earlier than the time stored on STATE
 	{Name: "time mark", Do: stepTimeMark},
-	// starts the trial of a new version, which it supervises from here on, or completes a rollback
+	// starts and then supervises the trial of a new version, or completes a rollback
 	{Name: "upgrade", Do: stepUpgrade, Remaining: func(*machine) time.Duration { return boot.Deadline }},
-	// from STATE, else from the image, else from a boot medium, else none
+	// activates the configuration on STATE, else in the image, else on a boot medium, else none
 	{Name: "configuration", Do: stepConfiguration},
 	// the stored extensions of this version
 	{Name: "extensions", Do: stepExtensions},
 	{Name: "identity", Do: stepIdentity}, // the machine key
-	// starts; an address can come later
+	// starts the network; the addresses can come later
 	{Name: "network", Do: stepNetwork},
-	{Name: "time", Do: stepTime}, // starts; no step waits for it
+	{Name: "time", Do: stepTime}, // starts the time client; no step waits for it
 	// the local socket and apid
 	{Name: "api", Do: stepAPI},
-	// from memory to a disk, if the configuration on a boot medium requests it
+	// installs a system that runs from memory, if the configuration on a boot medium requests it
 	{Name: "install", Do: stepInstall},
 	// the services that the configuration requires
 	{Name: "services", WaitsFor: "a configuration, and an address", Do: stepServices},

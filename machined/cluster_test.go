@@ -49,8 +49,8 @@ func issuing(t *testing.T, file string) *machine {
 	return m
 }
 
-// setMembers gives a machine a membership with changed dependencies. Nothing is enforced, and there
-// are no Nodes.
+// setMembers gives a machine a membership with changed dependencies. Revocations have no effect on
+// connections, and the cluster has no Nodes.
 func (m *machine) setMembers(change func(*membership.Deps)) {
 	if m.power == nil {
 		m.power = power.NewController(power.Deps{})
@@ -162,7 +162,7 @@ func TestRevokedCallers(t *testing.T) {
 	restart := func() { m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file }) }
 	caller := api.Caller{Lineage: "1f", Name: "admin"}
 	now := m.config.active.Current()
-	// any CA will do
+	// the content of this CA is irrelevant for the test
 	now.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.Config.Cluster.Spec.PKI.Client.Cert}
 	revoke := func(name string, r *api.RevokeRequest) error {
 		r.Name = name
@@ -173,13 +173,13 @@ func TestRevokedCallers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := revoke("admin", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("an admin has revoked himself: %v", err)
+		t.Errorf("an admin can revoke the own name of the admin: %v", err)
 	}
 	accepted := func() (credentials.CallerCAs, error) {
 		t := newFacts(m).Trust(now.Config)
 		return t.Callers, t.Problem
 	}
-	for range 2 { // written, and read again
+	for range 2 { // the second time, the revocation is read from the file
 		restart()
 		callers, err := accepted()
 		var revoked []trust.Revocation
@@ -207,7 +207,7 @@ func TestRevokedCallers(t *testing.T) {
 		t.Errorf("revoked over a book that cannot be read: %v", err)
 	}
 	if err := revoke("admin", &api.RevokeRequest{NewList: true}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("an admin has revoked himself: %v", err)
+		t.Errorf("an admin can revoke the own name of the admin: %v", err)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "{torn" {
 		t.Errorf("what was refused has changed the file: %q, %v", text, err)

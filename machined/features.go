@@ -138,8 +138,8 @@ func newFirmware(m *machine) secureboot.Checker {
 	return secureboot.Checker{Dir: bootenv.VariablesDir, Start: start}
 }
 
-// newExtensions makes the manager of the extensions. Its functions read packages from m that are
-// made later.
+// newExtensions makes the manager of the extensions. Its functions read fields of m that are set
+// later.
 func newExtensions(m *machine) *extensions.Manager {
 	own := extensions.NewOwnFiles("/usr")
 	return extensions.New(extensions.Deps{

@@ -82,8 +82,8 @@ type processes struct {
 // commands run programs.
 type commands struct {
 	reaper *supervise.Reaper
-	// run runs a command of the orchestrator; read does the same for RPCs that every reader can
-	// call, and limits the number of concurrent commands.
+	// run runs a command of the orchestrator. read also runs such a command, for RPCs that every
+	// reader can call; it limits the number of concurrent commands.
 	run, read nodespec.Command
 }
 

@@ -18,9 +18,9 @@ type system struct {
 	// boot medium if the system is not installed (bootenv.MediumMemory); empty if it runs from a
 	// disk
 	bootMedium string
-	// hardware is the facts that stepHost read. They do not change afterwards. MemTotal can grow by
-	// a page at run time (the kernel frees memory that only its start needed), and a plan from the
-	// current MemTotal would never converge.
+	// hardware has the facts that stepHost has read. They are not read again, because MemTotal can
+	// grow by a page at run time (the kernel frees memory that only its start needed). A plan from
+	// the current MemTotal would never converge.
 	hardware host.Facts
 	kernel   *host.Kernel
 }

@@ -137,7 +137,7 @@ func assemble(m *machine) {
 	m.domains.extensions = newExtensions(m)
 	m.domains.forwarder = newForwarder(m)
 	m.identity = newIdentity(m)
-	m.members = membership.New(memberDeps(m)) // before the types below, which use it
+	m.members = membership.New(memberDeps(m)) // made before the types below, which use m.members
 	m.domains.claims = newClaims(m)
 	m.domains.hosts = newHosts(m)
 	m.reports.cluster = newClusterHealth(m)
@@ -262,8 +262,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 	}
 }
 
-// newPower makes the controller of the shutdown. Its functions read packages from m that are made
-// later.
+// newPower makes the controller of the shutdown. Its functions read fields of m that are set later.
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 	stopper := pods.New(pods.Deps{Services: m.processes.services, Containerd: containerd, Console: m.reports.events.LogConsole})
 	d := power.Deps{

@@ -14,7 +14,8 @@
 //
 // metricsd has no credentials for the API server, so the process orchestrator-node checks a token
 // with the identity of the kubelet (nodespec.AuthorizeMetrics). metricsd caches the admission of a
-// token for a minute, and for five more minutes while no further result arrives.
+// token for a minute. If no further result arrives, the cached admission is valid for five more
+// minutes.
 //
 // limits.go has the limits of callers, connections, requests and answers.
 package metricsd

@@ -33,7 +33,7 @@ type store struct {
 
 	mu      sync.Mutex
 	stamp   string // stamp of the files at the last load
-	failure error  // of the last load
+	failure error  // error of the last load
 	current *trusted
 }
 
@@ -125,7 +125,8 @@ func (s *store) tlsConfig() *tls.Config {
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, ClientAuth: tls.VerifyClientCertIfGiven,
 		// An empty pool trusts no CA; a nil pool would trust the CAs of the system.
 		ClientCAs: x509.NewCertPool(),
-		// a session ticket would admit a client without verification of its certificate
+		// with a session ticket, a client would be admitted without the verification of its
+		// certificate
 		SessionTicketsDisabled: true,
 	}
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {

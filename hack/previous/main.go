@@ -43,7 +43,7 @@ func run(args []string) error {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return errors.New("flags only expected")
+		return errors.New("only flags expected, no other arguments")
 	}
 	text, err := os.ReadFile(releasesFile)
 	if err != nil {

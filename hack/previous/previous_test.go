@@ -154,7 +154,7 @@ func TestProvide(t *testing.T) {
 	}
 
 	if again, err := b.provide(); err != nil || again != dir || builds() != 1 {
-		t.Errorf("again: %s, %v, %d builds", again, err, builds())
+		t.Errorf("a second call: %s, %v, %d builds", again, err, builds())
 	}
 	for name, damage := range map[string]func() error{
 		"a changed file":   func() error { return os.WriteFile(filepath.Join(dir, "disk.raw"), []byte("else"), 0o600) },
@@ -204,7 +204,7 @@ func TestProvideRefuses(t *testing.T) {
 		}
 		// all files except the locks (*.lock)
 		if left, err := filepath.Glob(filepath.Join(b.cache, "*[^k]")); err != nil || len(left) > 0 {
-			t.Errorf("%s: in the cache: %q, %v", want, left, err)
+			t.Errorf("%s: the cache has results: %q, %v", want, left, err)
 		}
 	}
 }
@@ -248,6 +248,6 @@ func TestReplaceLink(t *testing.T) {
 		}
 	}
 	if err := replaceLink("/three", filepath.Dir(link)); err == nil || !strings.Contains(err.Error(), "is not a symbolic link") {
-		t.Errorf("in the place of a directory: %v", err)
+		t.Errorf("a directory has the name of the link: %v", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// The counted words. They are lists of words and no grammar. A reader often has to read a sentence
-// twice if it has a counted word in place of a noun.
+// The counted words. The expressions match single words and ignore grammar. A reader often has to
+// read a sentence twice if a counted word stands in place of a noun.
 var (
 	vague  = regexp.MustCompile(`(?i)\b(what|those|one|ones|such|something|anything|everything|thing|things)\b`)
 	person = regexp.MustCompile(`(?i)\b(who|whoever|whom|whose|somebody|nobody|anybody|everybody|someone|anyone|everyone|he|she|him|his)\b`)

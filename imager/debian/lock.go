@@ -99,9 +99,9 @@ func (l Lock) Write(path string) error {
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// Behind returns a line for each difference from newer packages: another suite, another version,
-// another file, or a package that is not pinned. It ignores pinned packages that newest does not
-// have.
+// Behind returns a line for each difference of the lock from newest, the newest packages of Debian:
+// another suite, another version, another file, or a package that is not pinned. It ignores pinned
+// packages that newest does not contain.
 func (l Lock) Behind(newest Lock) []string {
 	var lines []string
 	if l.Suite != newest.Suite {

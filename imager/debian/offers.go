@@ -50,11 +50,10 @@ func parseMadison(text string) ([]Offer, error) {
 }
 
 // Time returns the time of the package lists. The lists contain every update that was published
-// before this time. The time is the older of two dates: of the updates, and of the security
-// updates.
-//
-// A new date of an archive says nothing about the other archive. A mirror may serve an old release
-// file with a valid signature, and the computer may accept it (Acquire::Check-Valid-Until).
+// before this time. The time is the older of two dates: the date of the updates and the date of the
+// security updates. If the mirror of one archive is up to date, the mirror of the other archive may
+// still be old: it may serve an old release file with a valid signature, and the computer may
+// accept this file (Acquire::Check-Valid-Until).
 func (a *Archive) Time() (time.Time, error) {
 	if err := a.open(); err != nil {
 		return time.Time{}, err

@@ -56,9 +56,9 @@ const database = "golang.org/x/vulndb"
 // acceptedFile is the list of vulnerabilities that do not affect the image.
 const acceptedFile = "imager/vulnerabilities.json"
 
-// Gather gets the answers of all sources. image are the programs of the image. With all, Gather
-// also looks up the modules that only other modules need. A source that fails has an entry in
-// Failed. An error means that a file of the repository has a fault.
+// Gather gets the answers of all sources. image are the programs of the image. If all is true,
+// Gather also looks up the modules that only other modules need. A source that fails has an entry
+// in Failed. An error means that a file of the repository has a fault.
 func Gather(lockFile string, lock debian.Lock, archive *debian.Archive, image []Scan, all bool, now time.Time) (Answers, error) {
 	a := Answers{LockFile: lockFile, Lock: lock, Facts: map[string]Facts{}, Served: map[string]map[string]bool{}}
 	for _, s := range Sources {
@@ -227,8 +227,8 @@ func (a *Answers) askProxy(all bool) {
 	}
 }
 
-// list gets the facts about modules from the go command, in the directory dir. For no modules it
-// returns nothing, because the go command would describe the module in dir.
+// list gets the facts about modules from the go command, in the directory dir. For an empty list of
+// modules it returns nothing: the go command would otherwise describe the module in dir.
 func list(dir string, modules []string, options ...string) ([]Facts, error) {
 	if len(modules) == 0 {
 		return nil, nil

@@ -109,8 +109,8 @@ func notImage(a Advisory) bool      { return !a.Image && a.Accepted == "" }
 // shownIDs is the largest number of advisories in a row. The JSON report has all of them.
 const shownIDs = 3
 
-// identifiers returns the IDs of at most shownIDs advisories that match, and the number of further
-// IDs.
+// identifiers returns the IDs of at most shownIDs advisories for which match returns true, and the
+// number of further IDs.
 func (i Item) identifiers(match func(Advisory) bool) string {
 	var ids []string
 	for _, a := range i.Advisories {

@@ -15,7 +15,7 @@ import (
 // standardLibrary is the name of the standard library in the database.
 const standardLibrary = "stdlib"
 
-// Advisory is a known vulnerability of a pinned version.
+// Advisory describes a known vulnerability of a pinned version.
 type Advisory struct {
 	ID      string   `json:"id"`
 	Aliases []string `json:"aliases,omitempty"` // other IDs, for example of CVE

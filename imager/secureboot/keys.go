@@ -86,7 +86,7 @@ func newSigner(name string, at time.Time) (s Signer, pkcs8 []byte, err error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: pkix.Name{CommonName: name}, NotBefore: at.UTC().Truncate(time.Second),
-		// Firmware does not check the validity period. This end means "no expiry" (RFC 5280,
+		// Firmware does not check the validity period. The year 9999 means "no expiry" (RFC 5280,
 		// 4.1.2.5).
 		NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), SignatureAlgorithm: x509.SHA256WithRSA,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,

@@ -148,7 +148,7 @@ func TestSign(t *testing.T) {
 		t.Errorf("a signed image: %v", err)
 	}
 	if _, err := db.Sign([]byte("ELF")); err == nil || !strings.Contains(err.Error(), "is not a 64-bit PE image") {
-		t.Errorf("no image: %v", err)
+		t.Errorf("a file that is not a PE image: %v", err)
 	}
 }
 
@@ -245,9 +245,9 @@ func flipLast(signed []byte) []byte {
 	return out
 }
 
-// TestEnroll compares the structure of the enrollment files with a golden file, and lets the
-// library read them. It composes the same text as the firmware, and verifies the signatures for
-// this text.
+// TestEnroll compares the structure of the enrollment files with a golden file, and reads the files
+// with the library. The test composes the text that firmware composes for the signature, and
+// verifies the signature of this text.
 func TestEnroll(t *testing.T) {
 	signers := map[string]Signer{"PK": fixed(t, "PK"), "KEK": fixed(t, "KEK"), "db": fixed(t, "db")}
 	files, again := Files{}, Files{}
@@ -372,7 +372,7 @@ func TestSigner(t *testing.T) {
 		t.Errorf("another key: %v", err)
 	}
 	if _, err := FromKey(db.Certificate, []byte("text")); err == nil || !strings.Contains(err.Error(), "a private key (PEM) expected") {
-		t.Errorf("no key: %v", err)
+		t.Errorf("a text that is not a key: %v", err)
 	}
 	for _, block := range []*pem.Block{{Type: "ENCRYPTED PRIVATE KEY"}, {Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-256-CBC,00"}}} {
 		if _, err := FromKey(db.Certificate, pem.EncodeToMemory(block)); err == nil || !strings.Contains(err.Error(), "the private key is encrypted") {
@@ -399,7 +399,7 @@ func TestSigner(t *testing.T) {
 		t.Errorf("a command that fails: %v", err)
 	}
 	if _, err := FromCommand(db.Certificate, []string{"/nonexistent"}).Sign(image(t)); err == nil || !strings.Contains(err.Error(), "signing command /nonexistent") {
-		t.Errorf("no command: %v", err)
+		t.Errorf("a command that does not exist: %v", err)
 	}
 }
 
@@ -423,7 +423,7 @@ func TestSignerWithAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Errorf("the agent has not held the output: %v", err)
+		t.Errorf("the agent has ended before the test: %v", err)
 	}
 }
 

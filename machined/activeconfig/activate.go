@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// activationDelay is the delay before a configuration on trial becomes active, so that the answer
-// is sent over the connection that the configuration may cut.
+// activationDelay is the delay before a configuration on trial becomes active. During the delay,
+// the answer is sent over the connection that the configuration may cut.
 const activationDelay = time.Second
 
 // Activation is a checked configuration that a client has sent.
@@ -72,7 +72,7 @@ func (m *Manager) Activate(before Active, a Activation) (Active, error) {
 	return fresh, nil
 }
 
-// Stage stores the documents for the next boot, which begins their trial, if any.
+// Stage stores the documents for the next boot. If a.Trial is set, the trial begins at that boot.
 func (m *Manager) Stage(a Activation) error {
 	var err error
 	if a.Trial > 0 {

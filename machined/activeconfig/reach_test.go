@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestReachState goes through the life of configurations with a clock of its own: the action and
-// the delay after each observation.
+// TestReachState sends observations of the network at given times to step, and checks the action
+// and the delay after each observation.
 func TestReachState(t *testing.T) {
 	a, b := &config.Config{}, &config.Config{}
 	never := func(c *config.Config) reachInput { return reachInput{config: c, decided: true, hasFallback: true} }
@@ -85,7 +85,8 @@ func TestReachState(t *testing.T) {
 	}
 }
 
-// TestHasAddress checks that only an address that other hosts can use counts.
+// TestHasAddress checks that hasAddress is true only for a link with an address that other hosts
+// can use.
 func TestHasAddress(t *testing.T) {
 	given := func(prefix, unfit string) []network.AddressState {
 		return []network.AddressState{{Prefix: netip.MustParsePrefix(prefix), Unfit: unfit}}
@@ -97,7 +98,7 @@ func TestHasAddress(t *testing.T) {
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", "")}, true},
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("fd00::5/64", "")}, true},
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "bond"}, true},
-		// These are up in any case, or have no service of the system.
+		// These links are always up, or serve no service of the system.
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "dummy"}, false},
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "wireguard"}, false},
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "vrf"}, false},
@@ -156,7 +157,7 @@ func TestReturnToReached(t *testing.T) {
 	state := network.State{Revision: 2, Links: []network.LinkState{{Managed: true, Up: true, Carrier: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.5/24")}}}}}
 	now := m.Current()
 	if in := m.reachInput(now, state); in.hasAddress || in.hadAddress || in.hasFallback {
-		t.Errorf("with a network of no configuration: %+v", in)
+		t.Errorf("with the state of a network without a configuration: %+v", in)
 	}
 	m.deps.Network.Config.Set(nodeplan.Network(now.Config))
 	if in := m.reachInput(now, state); !in.hasAddress || in.hadAddress || !in.decided {
@@ -177,22 +178,22 @@ func TestReturnToReached(t *testing.T) {
 	}
 	lost := m.Current()
 	if in := m.reachInput(lost, state); in.hasAddress || in.hadAddress || !in.hasFallback {
-		t.Errorf("another one, by the state of the one before: %+v", in)
+		t.Errorf("a new configuration, with the network state of the previous one: %+v", in)
 	}
-	// it is not active any more
+	// now is not active any more, so the call has no effect
 	if err := m.returnToReached(now); err != nil || link() != "eth9" {
 		t.Errorf("%v, link %s", err, link())
 	}
 	trying := lost
 	trying.TrialEnd = time.Now().Add(time.Hour)
 	if in := m.reachInput(trying, network.State{}); in.decided {
-		t.Error("a trial is not waited for")
+		t.Error("decided is true during a trial")
 	}
 	if err := m.returnToReached(lost); err != nil || link() != "eth0" {
 		t.Errorf("%v, link %s", err, link())
 	}
 	if _, current, err := m.Store().LastReachable(); err != nil || !current {
-		t.Errorf("what is in force now had an address: %v, %v", current, err)
+		t.Errorf("the active configuration is not recorded as reachable: %v, %v", current, err)
 	}
 	last, err := m.Store().Last()
 	if err != nil || last.By != "the machine, without an address with the previous one" {
@@ -200,8 +201,8 @@ func TestReturnToReached(t *testing.T) {
 	}
 }
 
-// TestConfirm checks that only a call with the name of this trial, over a younger connection,
-// confirms the configuration.
+// TestConfirm checks that only a call with the name of this trial confirms the configuration, over
+// a connection that began after the activation.
 func TestConfirm(t *testing.T) {
 	m := testManager(t, document("eth0"))
 	var active *config.Config // since 10 s
@@ -224,7 +225,7 @@ func TestConfirm(t *testing.T) {
 	tried.TrialEnd, tried.TrialName, tried.SameNetwork = time.Now().Add(time.Hour), "mine", true
 	m.cell.Set(tried)
 	if got := call("0", "mine"); got != codes.Unavailable {
-		t.Errorf("it is not active yet: %v", got)
+		t.Errorf("the configuration is not active yet: %v", got)
 	}
 	active = tried.Config
 	for _, c := range []struct {
@@ -236,6 +237,6 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 	if text, err := m.Store().Confirmed(); err != nil || string(text) != string(document("eth1")) {
-		t.Errorf("what lasts: %s, %v", text, err)
+		t.Errorf("after the confirmation: %s, %v", text, err)
 	}
 }

@@ -29,8 +29,8 @@ type SeedDeps struct {
 }
 
 // AdoptSeed adopts the configuration on a labeled medium if the machine has no configuration. An
-// installed machine stores the documents on STATE as after an apply, so that the medium can be
-// removed; a machine that runs from memory installs itself with them. A problem is reported on the
+// installed machine stores the documents on STATE, as after an apply, so the medium can be removed.
+// A machine that runs from memory installs itself with the documents. A problem is reported on the
 // console and in topic "configuration".
 //
 // The search for a medium holds no lock: otherwise a medium that does not answer would block

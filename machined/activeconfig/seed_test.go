@@ -47,8 +47,8 @@ func onMedium(t *testing.T, client string, operators ...string) []byte {
 	return []byte(text)
 }
 
-// seeded returns a manager without a configuration, of a machine with an operator, that finds a
-// medium; and the lines on the console.
+// seeded returns a manager of a machine without a configuration, which finds a medium with
+// documents, and the lines on the console. owner returns the CAs of the machine's operator.
 func seeded(t *testing.T, owner func() ([]byte, error), inMemory bool, documents []byte) (*Manager, *[]string) {
 	t.Helper()
 	var console []string
@@ -72,16 +72,16 @@ func seeded(t *testing.T, owner func() ([]byte, error), inMemory bool, documents
 }
 
 // TestMediumAdmitsNoOperator checks that a claimed machine rejects a medium that would admit
-// another operator or omit the own operator, shows the reason, and stores no part of the medium;
-// and that the machine adopts a medium without such a change.
+// another operator or omit the machine's own operator. The machine then shows the reason and stores
+// no part of the medium. It adopts a medium without such a change.
 func TestMediumAdmitsNoOperator(t *testing.T) {
 	own, second, other := authority(t), authority(t), authority(t)
 	for _, c := range []struct {
 		name   string
 		owner  string
-		unread error // of the CA of the owner
+		unread error // error of reading the operator CAs of the machine
 		medium []byte
-		says   string // empty: adopted
+		says   string // part of the reason of the rejection; empty: adopted
 	}{
 		{"no operators", own, nil, onMedium(t, ""), ""},
 		{"the own operator", own, nil, onMedium(t, "", own), ""},
@@ -138,16 +138,16 @@ func TestAwaitLinks(t *testing.T) {
 		return nil, []string{"eth0"}, nil
 	}
 	if err := awaitLinks(t.Context(), next, second, time.Minute); err != nil || looks != 2 {
-		t.Errorf("it comes late: %v, %d looks", err, looks)
+		t.Errorf("the link appears late: %v, %d reads of the links", err, looks)
 	}
 	never := func(network.Config) (missing, there []string, err error) {
 		return []string{"eth0"}, []string{"eth1"}, nil
 	}
 	if err := awaitLinks(t.Context(), next, never, time.Millisecond); err == nil || !strings.Contains(err.Error(), "this machine has no link eth0; it has eth1") {
-		t.Errorf("it never comes: %v", err)
+		t.Errorf("the link never appears: %v", err)
 	}
 	next.Machine.Spec.KernelModules = []string{"mlx5_core"}
 	if err := awaitLinks(t.Context(), next, never, time.Minute); err != nil {
-		t.Errorf("a module may bring it: %v", err)
+		t.Errorf("a module may create the link: %v", err)
 	}
 }

@@ -27,9 +27,9 @@ func tuned(value, module string) []byte {
 	return []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: n1}\nspec: {role: controlplane, sysctls: {vm.swappiness: '" + value + "'}" + modules + "}\n")
 }
 
-// TestBootOnTrial boots a machine with a configuration that was staged with a trial: the machine
-// runs it until the end of the trial, confirms it only after the boot, and leaves it at the next
-// boot, as after a crash.
+// TestBootOnTrial boots a machine with a configuration that was staged with a trial. A call
+// confirms the configuration only after that boot. Without a confirmation, the next boot (as after
+// a crash) reverts the configuration.
 func TestBootOnTrial(t *testing.T) {
 	m := testManager(t, document("eth0"))
 	m.deps.Proves = func(*config.Config, string) bool { return true }
@@ -65,7 +65,7 @@ func TestBootOnTrial(t *testing.T) {
 		t.Fatalf("%+v, %s, %v", a, by, err)
 	}
 	if left := time.Until(a.TrialEnd); left <= 2*time.Minute || left > 3*time.Minute {
-		t.Errorf("on trial for %v", left)
+		t.Errorf("%v left of the trial", left)
 	}
 	if fallback := m.Fallback(a); fallback == nil || fallback.Network.Spec.Links[0].Name != "eth0" {
 		t.Errorf("it reverts to %+v", fallback)
@@ -88,7 +88,7 @@ func TestBootOnTrial(t *testing.T) {
 	stage([]byte("kind: [\n"))
 	m.AddToHistory(document("eth1"), "admin")
 	if a, by, err := boot(true); err != nil || a.OnTrial() || a.Problem != "" || a.Config.Network.Spec.Links[0].Name != "eth1" || by != "the boot, after an unusable trial" {
-		t.Errorf("an unreadable one: %+v, %s, %v", a, by, err)
+		t.Errorf("a staged configuration that is unreadable: %+v, %s, %v", a, by, err)
 	}
 	list, err := m.History()
 	if err != nil || len(list) != 3 {
@@ -144,8 +144,8 @@ func TestOverdueTrial(t *testing.T) {
 	}
 }
 
-// TestFailedRevert checks that a failed revert defers the end of its own trial only: a client may
-// have ended the trial in the meantime.
+// TestFailedRevert checks that a failed revert defers the end only of the trial that it should
+// revert. A client may have ended this trial in the meantime.
 func TestFailedRevert(t *testing.T) {
 	end := time.Now()
 	for name, c := range map[string]struct {
@@ -153,13 +153,13 @@ func TestFailedRevert(t *testing.T) {
 		same bool
 	}{"the trial": {end, false}, "confirmed": {time.Time{}, true}, "another trial": {end.Add(time.Hour), true}} {
 		if got := deferred(Active{TrialEnd: c.now}, end).TrialEnd; got.Equal(c.now) != c.same || !c.same && time.Until(got) <= 0 {
-			t.Errorf("%s: ends %v, was %v", name, got, c.now)
+			t.Errorf("%s: the trial ends %v, before %v", name, got, c.now)
 		}
 	}
 }
 
-// TestRevertTrial reverts trials of kernel settings: the machine reboots for settings that last
-// until the next boot, and for parameters that do not return to their former values in time.
+// TestRevertTrial reverts trials of kernel settings. The machine reboots if a setting can be
+// reverted only by a boot, or if a parameter does not return to its former value in time.
 func TestRevertTrial(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, tried []byte
@@ -181,7 +181,7 @@ func TestRevertTrial(t *testing.T) {
 				m.deps.Reboot = func(why string) error { reboots <- why; return nil }
 				m.deps.UnrestoredSysctls = func(active *config.Config, names []string) ([]string, error) {
 					if active != m.Current().Config || !slices.Equal(names, []string{"vm.swappiness"}) {
-						t.Errorf("asks for %q", names)
+						t.Errorf("UnrestoredSysctls is called with %q", names)
 					}
 					reads++
 					return c.left[min(reads, len(c.left))-1], c.err
@@ -211,15 +211,15 @@ func TestRevertTrial(t *testing.T) {
 					t.Errorf("reboots %q, want %q", got, c.want)
 				}
 				if text, err := m.Store().Confirmed(); err != nil || string(text) != string(c.before) {
-					t.Errorf("it returns to %s, %v", text, err)
+					t.Errorf("the configuration after the revert is %s, %v", text, err)
 				}
 			})
 		})
 	}
 }
 
-// TestRestoredLater checks that the wait for restored parameters ends with another configuration
-// and with the machine.
+// TestRestoredLater checks that the wait for restored parameters ends when another configuration
+// becomes active, and when the machine shuts down.
 func TestRestoredLater(t *testing.T) {
 	m, names := testManager(t, tuned("10", "")), []string{"vm.swappiness"}
 	m.deps.Reboot = func(why string) error { t.Errorf("reboots %s", why); return nil }
@@ -238,7 +238,7 @@ func TestRestoredLater(t *testing.T) {
 	}
 }
 
-// TestCheckSettled checks that a staged configuration, or one on trial, may change the active one.
+// TestCheckSettled checks that CheckSettled fails if a configuration is staged or on trial.
 func TestCheckSettled(t *testing.T) {
 	m := testManager(t, document("eth0"))
 	if err := m.CheckSettled(); err != nil {
@@ -248,13 +248,13 @@ func TestCheckSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := m.CheckSettled(); err == nil {
-		t.Error("another configuration is staged")
+		t.Error("no error, although another configuration is staged")
 	}
 	if err := m.Store().DropStaged(); err != nil {
 		t.Fatal(err)
 	}
 	m.cell.Update(func(a Active) Active { a.TrialEnd = time.Now().Add(time.Minute); return a })
 	if err := m.CheckSettled(); err == nil {
-		t.Error("the configuration is on trial")
+		t.Error("no error, although the configuration is on trial")
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 // ConnLimit limits new connections to the API port in the kernel.
 type ConnLimit struct {
-	// PerSecond bounds the new connections of an address per second, Burst the connections at once
-	// after a pause.
+	// PerSecond bounds the new connections of an address per second. Burst bounds the connections
+	// that an address can open at once after a pause.
 	PerSecond, Burst int
 	// SetRules installs commands of nft(8), all of them or none. modules are the kernel modules
 	// that the commands need.

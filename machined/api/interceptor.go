@@ -51,7 +51,7 @@ func (g Interceptor) Stream(srv any, stream grpc.ServerStream, info *grpc.Stream
 	})
 }
 
-// handle runs a call. The function call gets nil if the call is not recorded.
+// handle runs a call. If the call is not recorded, handle passes nil to the function call.
 func (g Interceptor) handle(ctx context.Context, method string, call func(context.Context, *recordedCall) error) error {
 	if err := g.RejectUnclaimed(method); err != nil {
 		return err
@@ -99,9 +99,9 @@ func (o *recordedCall) setTarget(what string) {
 	}
 }
 
-// begin records the start and the target of the call in the journal; with inRecord, also in the
-// record of rejected calls and starts. If the audit log cannot be written, begin rejects the call,
-// unless its audit rule is optional.
+// begin records the start and the target of the call in the journal. If inRecord is true, it also
+// records them in the record of rejected calls and starts. If the audit log cannot be written,
+// begin rejects the call, unless its audit rule is optional.
 func (o *recordedCall) begin(target string, inRecord bool) error {
 	if o == nil {
 		return nil
@@ -123,9 +123,9 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 }
 
 // recordStart writes the ended calls that could not be written before, and then records the start
-// of a call. If ctx ends meanwhile, the call was rejected, or it runs and may even have ended. Then
-// recordStart removes the start from the journal, because the next boot would record the call as
-// interrupted.
+// of a call. If ctx ends during the wait, the call was already rejected or runs without its start
+// in the journal. recordStart then removes a start that it has written: otherwise the next boot
+// would record the call as interrupted.
 func (l *AuditLog) recordStart(ctx context.Context, c audit.Call, inRecord bool) error {
 	if l.changes == nil {
 		return errNoRecord

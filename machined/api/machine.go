@@ -31,17 +31,18 @@ type MachineDeps struct {
 	Name func() string
 	// Topics are the topics of the machine's state.
 	Topics []Topic
-	// TailEvents passes the events after a cursor to each; with follow also each new event.
+	// TailEvents passes the events after a cursor to each. If follow is true, it continues with
+	// each new event until ctx ends.
 	TailEvents func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error
-	// Reboot, PowerOff and Reset start the shutdown, unless the cluster needs the machine. Before,
-	// the pods are evicted if the drain policy requires this.
+	// Reboot, PowerOff and Reset start the shutdown, unless the cluster needs the machine. If the
+	// drain policy requires it, the pods are evicted before the shutdown.
 	Reboot   func(context.Context, Shutdown) error
 	PowerOff func(context.Context, Shutdown) error
 	Reset    func(context.Context, Shutdown) error
 	// CancelDrain gives up a drain that runs; node is empty for this machine.
 	CancelDrain func(node, by string) error
-	// WipeDisk erases a disk other than the system disk, WipeVolume a volume on another disk. Both
-	// return a description of the result.
+	// WipeDisk erases a disk other than the system disk. WipeVolume erases a volume on such a disk.
+	// Both return a description of the result.
 	WipeDisk   func(ctx context.Context, name string) (string, error)
 	WipeVolume func(ctx context.Context, name string) (string, error)
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
@@ -52,9 +53,9 @@ type MachineDeps struct {
 type Shutdown struct {
 	// GracePeriod is the time for the workloads to stop; 0 is the default.
 	GracePeriod time.Duration
-	Force       bool // override the refusal of the cluster
+	Force       bool // shut down even if the cluster needs the machine
 	By          string
-	Drain       config.Drain // of the caller; the configuration sets the zero fields
+	Drain       config.Drain // policy of the caller; zero fields: as configured
 	Wipe        []string     // labels of the partitions that a reset wipes
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // ObjectAuthor is the caller of service MachineObject: the subject in the audit log, and the author
-// in events and in the turn of the control plane.
+// in events and in the turn of the control plane (package disruption).
 const ObjectAuthor = "machine object"
 
 // ObjectDeps are the dependencies of service MachineObject.

@@ -77,14 +77,14 @@ func newObject(t *testing.T) (*object, context.Context) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { o.conn.Close() })
-	// a caller that claims to be another
+	// The metadata claim another caller, which the server must ignore.
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), api.Caller{Subject: "CN=dora", Role: "reader"}.Metadata()), 20*time.Second)
 	t.Cleanup(cancel)
 	return o, ctx
 }
 
-// TestObjectRepairs checks that a step of a repair has the author of the machine's object in the
-// audit log, and that the configuration can forbid it.
+// TestObjectRepairs checks that the audit log records a step of a repair with the author
+// ObjectAuthor, and that the configuration can forbid steps.
 func TestObjectRepairs(t *testing.T) {
 	o, ctx := newObject(t)
 	c := api.NewMachineObjectClient(o.conn)
@@ -112,8 +112,9 @@ func TestObjectRepairs(t *testing.T) {
 	}
 }
 
-// TestObjectChangesRelease checks that a change is performed and recorded with the author of the
-// machine's object, also if it is refused, and that the configuration can forbid it.
+// TestObjectChangesRelease checks that a change of the release is performed, that the audit log
+// records it with the author ObjectAuthor even if it fails, and that the configuration can forbid
+// changes.
 func TestObjectChangesRelease(t *testing.T) {
 	o, ctx := newObject(t)
 	c := api.NewMachineObjectClient(o.conn)
@@ -153,7 +154,8 @@ func TestObjectChangesRelease(t *testing.T) {
 	}
 }
 
-// TestObjectReport checks that the object is stored while the configuration enables the objects.
+// TestObjectReport checks that Report stores the object, but only while the configuration enables
+// the objects of machines.
 func TestObjectReport(t *testing.T) {
 	o, ctx := newObject(t)
 	c := api.NewMachineObjectClient(o.conn)
@@ -180,8 +182,8 @@ func TestObjectServesNothingElse(t *testing.T) {
 	}
 }
 
-// TestObjectWatch checks that a client gets the state at once and after each change, and nothing
-// for the progress of a transfer.
+// TestObjectWatch checks that a client gets the state at once and after each change, but not after
+// progress of a transfer.
 func TestObjectWatch(t *testing.T) {
 	o, ctx := newObject(t)
 	stream, err := api.NewMachineObjectClient(o.conn).Watch(ctx, &api.WatchObjectRequest{})
@@ -198,7 +200,7 @@ func TestObjectWatch(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		if s.Upgrade.Done != 0 || s.Upgrade.Total != 0 {
-			t.Errorf("progress: %v", s.Upgrade)
+			t.Errorf("the state contains the progress in bytes: %v", s.Upgrade)
 		}
 	}
 	next("1.0.0|v1.37.2||kubelet: not ready")

@@ -23,8 +23,8 @@ import (
 // (docs/decisions/0022-relay.md):
 //
 //  1. The client names the address. This machine connects to the API there and verifies the
-//     server's certificate against the machine CA, so that clients reach only machines of the
-//     cluster, on the port of the API.
+//     server's certificate against the machine CA. So clients reach only machines of the cluster,
+//     on the port of the API.
 //  2. This machine connects a second time and forwards bytes. Through this connection, the client
 //     establishes its own TLS connection with its own certificate.
 
@@ -34,9 +34,9 @@ const (
 	// memory in PID 1 for a message, a streamWindow and a relay.Chunk.
 	maxRelays          = 16
 	maxRelaysPerCaller = 8
-	// relayRate bounds the new relays per second, relayBurst the relays at once after a pause. Each
-	// relay opens two connections to the target, which accepts 10 per second from an address, and
-	// 50 at once.
+	// relayRate bounds the new relays per second. relayBurst bounds the relays that can start at
+	// once after a pause. Each relay opens two connections to the target, which accepts 10 per
+	// second from an address, and 50 at once.
 	relayRate  = 4
 	relayBurst = 20
 	// relayDialTimeout bounds the dial, including the wait for the limits.

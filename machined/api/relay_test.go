@@ -63,8 +63,8 @@ func otherMachine(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType
 	return listening(t, func(l net.Listener) { s.Serve(l) })
 }
 
-// TestDialVerified checks that only a machine of the cluster is reached, and that the error for any
-// other address reveals nothing about it.
+// TestDialVerified checks that dialVerified connects only to a machine of the cluster, and that the
+// error for any other address reveals nothing about the host there.
 func TestDialVerified(t *testing.T) {
 	newCA := func() *pki.CA {
 		ca, err := pki.NewCA("machines", time.Hour)
@@ -90,7 +90,7 @@ func TestDialVerified(t *testing.T) {
 		{"a machine", otherMachine(t, ours, "127.0.0.1", tls.RequireAnyClientCert), codes.OK, ""},
 		{"by another CA", otherMachine(t, foreign, "127.0.0.1", tls.NoClientCert), codes.NotFound, stranger},
 		{"with another address", otherMachine(t, ours, "127.0.0.2", tls.NoClientCert), codes.NotFound, stranger},
-		{"that does not know this one", otherMachine(t, ours, "127.0.0.1", tls.RequireAndVerifyClientCert), codes.NotFound, stranger},
+		{"a machine that does not trust this machine", otherMachine(t, ours, "127.0.0.1", tls.RequireAndVerifyClientCert), codes.NotFound, stranger},
 		// An alert before the server has sent a certificate.
 		{"an old TLS server", listening(t, each(func(c net.Conn) { tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS12}).Handshake() })), codes.NotFound, stranger},
 		{"a closed port", "127.0.0.1:1", codes.Unavailable, silent},
@@ -107,14 +107,14 @@ func TestDialVerified(t *testing.T) {
 			conn.Close()
 		}
 		if (conn != nil) != (c.code == codes.OK) || status.Code(err) != c.code || status.Convert(err).Message() != c.says {
-			t.Errorf("%s: reached: %v, %v", c.name, conn != nil, err)
+			t.Errorf("%s: connected: %t, %v", c.name, conn != nil, err)
 		}
 		cancel()
 	}
 }
 
-// relaying is a machine with a Relay that ends in this test; to gets the other end of each
-// connection.
+// relaying is a machine with a Relay that connects to this test. The channel to gets the other end
+// of each relayed connection.
 type relaying struct {
 	api.UnimplementedMachineServer
 	relays
@@ -132,8 +132,8 @@ func (r *relaying) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rela
 	})
 }
 
-// serveMachine serves it, and returns a function that makes a call with a lineage: the stream, or
-// the error.
+// serveMachine serves m. It returns a function that calls Relay as a caller with a lineage, and
+// returns the stream or the error.
 func serveMachine(t *testing.T, m api.MachineServer) func(who, target string) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], end func(), err error) {
 	t.Helper()
 	s := grpc.NewServer()
@@ -158,8 +158,8 @@ func serveMachine(t *testing.T, m api.MachineServer) func(who, target string) (s
 	}
 }
 
-// TestRelayLimits checks the limits per caller and in total, and that each place is free after the
-// end of its call.
+// TestRelayLimits checks the limits per caller and in total, and that a relay does not count any
+// more after its end.
 func TestRelayLimits(t *testing.T) {
 	others := make(chan net.Conn, maxRelays+1)
 	m := &relaying{relays: newRelays(), to: func(c net.Conn) { others <- c }}
@@ -188,7 +188,7 @@ func TestRelayLimits(t *testing.T) {
 		}
 	}
 	refused("1c", "try again, or call another machine")
-	// The end of the call reaches the other end, and then a place is free.
+	// After the end of a call, its connection is closed, and another relay is possible.
 	ends["1b"]()
 	for range maxRelays - 1 {
 		<-others
@@ -196,18 +196,18 @@ func TestRelayLimits(t *testing.T) {
 	last := <-others
 	last.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := last.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the call has ended, and its connection not: %v", err)
+		t.Errorf("the call has ended, but its connection is open: %v", err)
 	}
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		if _, _, err := call("1c", ""); err == nil {
 			break
 		} else if time.Now().After(deadline) {
-			t.Fatalf("no place came free: %v", err)
+			t.Fatalf("no relay is possible after the end of another: %v", err)
 		}
 	}
 	running, byCaller := m.limiter.Running()
 	if want := map[string]int{"1a": maxRelaysPerCaller, "1b": maxRelaysPerCaller - 1, "1c": 1}; running != maxRelays || !maps.Equal(byCaller, want) {
-		t.Errorf("%d places are taken, by %v; want %v", running, byCaller, want)
+		t.Errorf("%d relays are counted, by caller %v; want %v", running, byCaller, want)
 	}
 }
 
@@ -231,7 +231,8 @@ type closedConn struct{ net.Conn }
 // Close implements net.Conn.
 func (closedConn) Close() error { return net.ErrClosed }
 
-// TestRelayStatus checks that a relay to a caller that has left ends with the status of its stream.
+// TestRelayStatus checks that a relay ends with the status of its stream if the caller has
+// disconnected.
 func TestRelayStatus(t *testing.T) {
 	r := newRelays()
 	err := r.serve(brokenStream{ctx: t.Context()}, func(context.Context) (net.Conn, error) { return closedConn{}, nil })

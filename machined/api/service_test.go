@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestServiceOf checks that a component is found in its service, and that a service is no component
-// of itself.
+// TestServiceOf checks that serviceOf returns the service of a component, and nothing for the name
+// of a service.
 func TestServiceOf(t *testing.T) {
 	all := []supervise.Status{
 		{Name: "containerd"},
@@ -33,8 +33,9 @@ func TestServiceOf(t *testing.T) {
 // service, and kube-controller-manager in a child of the process of its service.
 var componentOwners = map[string]string{"kubelet": nodespec.ServiceNode, "kube-controller-manager": nodespec.ServiceControllers}
 
-// withComponents returns a manager with the services of componentOwners and their components. Their
-// executable does not exist, so that no process starts; each service has a line in its log.
+// withComponents returns a manager with the services of componentOwners and their components. The
+// executable of the services does not exist, so no process starts. Each service has a line in its
+// log.
 func withComponents(t *testing.T) *supervise.Manager {
 	t.Helper()
 	m := supervise.NewManager(supervise.Config{Reaper: supervise.NewReaper(nil)})
@@ -74,8 +75,8 @@ func (s *lineStream) Send(l *api.LogLine) error {
 	return nil
 }
 
-// TestComponentLog checks that the log of a component is the log of its service, after a line that
-// tells so.
+// TestComponentLog checks that a request for the log of a component returns a line with the name of
+// its service, and then the log of that service.
 func TestComponentLog(t *testing.T) {
 	s := logService{services: withComponents(t)}
 	for component, owner := range componentOwners {

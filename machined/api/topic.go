@@ -38,9 +38,9 @@ func WatchedTopic[T any](name string, c *cell.Cell[T]) Topic {
 	}
 }
 
-// readTimeout bounds a read of a polled topic, so that a disk or a device that does not answer
-// causes an error. It is shorter than the usual timeout of a client. A read usually takes less than
-// a second.
+// readTimeout bounds a read of a polled topic. If a disk or a device does not answer within this
+// time, the read fails. It is shorter than the usual timeout of a client. A read usually takes less
+// than a second.
 const readTimeout = 15 * time.Second
 
 // PolledTopic is a topic that reads its value on every Get. Its revision is the time in

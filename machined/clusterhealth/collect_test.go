@@ -31,7 +31,7 @@ func reference(t *testing.T) *config.Config {
 	return c
 }
 
-// peer answers the calls of a collector in the process.
+// peer answers the calls of a collector without a network.
 type peer func(*api.ReportMachineRequest) (*api.ReportMachineResponse, error)
 
 func (p peer) Invoke(_ context.Context, _ string, request, answer any, _ ...grpc.CallOption) error {
@@ -46,7 +46,7 @@ func (peer) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOpt
 	return nil, status.Error(codes.Unimplemented, "no streams")
 }
 
-// collector returns a collector of machine m1, and the number of calls of others.
+// collector returns a collector of machine m1, and the number of its calls to others.
 func collector(t *testing.T, others []Machine, call func(context.Context, Machine) (peer, error)) (*Collector, *atomic.Int32) {
 	c, calls := reference(t), new(atomic.Int32)
 	c.Machine.Metadata.Name = "m1"
@@ -72,8 +72,8 @@ func collector(t *testing.T, others []Machine, call func(context.Context, Machin
 	}), calls
 }
 
-// TestPartialAnswer checks that the collector answers without the machines that do not: each has a
-// deadline, and the reason is in the answer.
+// TestPartialAnswer checks that the collector answers even if some machines do not answer before
+// their deadline. The answer then contains the reason for each of them.
 func TestPartialAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := collector(t, []Machine{
@@ -117,7 +117,8 @@ func TestPartialAnswer(t *testing.T) {
 	})
 }
 
-// TestEtcdDoesNotAnswer checks that an error of etcd is a problem, and not the end of the call.
+// TestEtcdDoesNotAnswer checks that an error of etcd appears as a problem in the answer, and that
+// the call succeeds.
 func TestEtcdDoesNotAnswer(t *testing.T) {
 	c, _ := collector(t, nil, nil)
 	c.deps.Etcd = func(context.Context) (*api.EtcdStatusResponse, error) {
@@ -129,7 +130,8 @@ func TestEtcdDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestSharedAnswer checks that calls in quick succession make the machines' calls once.
+// TestSharedAnswer checks that calls in quick succession share an answer: each machine is called
+// only once.
 func TestSharedAnswer(t *testing.T) {
 	c, calls := collector(t, []Machine{w1}, func(context.Context, Machine) (peer, error) { return nil, errors.New("no") })
 	for range 5 {
@@ -215,8 +217,8 @@ func TestRejectedCalls(t *testing.T) {
 	}
 }
 
-// TestReport checks that a report has no value of the Cluster document, digests only with a key,
-// and no log.
+// TestReport checks that a report contains no log and no value of the Cluster document. It contains
+// digests of the values only if the request has a key.
 func TestReport(t *testing.T) {
 	c, _ := collector(t, nil, nil)
 	machine := api.Caller{Role: "machine", Name: "m2"}

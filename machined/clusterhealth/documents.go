@@ -21,7 +21,7 @@ type copyOf struct {
 
 // difference is a machine with a copy that differs from the copies of most machines.
 type difference struct {
-	copy   int      // its index in the copies
+	copy   int      // index of the machine's copy
 	fields []string // sorted
 	// others are the machines with the usual value of the first of these fields.
 	others []string
@@ -65,8 +65,8 @@ func compareDocuments(copies []copyOf) []difference {
 	return all
 }
 
-// usualValue returns the digest on most control-plane machines, with these machines. Among equally
-// frequent digests it is that of the first copy.
+// usualValue returns the digest on most control-plane machines, and these machines. Among equally
+// frequent digests it returns the digest of the first copy.
 func usualValue(machines map[string][]string, copies []copyOf) (usual string, holders []string) {
 	rank := func(digest string) int {
 		return slices.IndexFunc(copies, func(c copyOf) bool { return slices.Contains(machines[digest], c.machine) })

@@ -57,7 +57,7 @@ const (
 	maxHealth   = 4
 )
 
-// limited returns the first findings, and the number of the others.
+// limited returns the first findings. If it omits some, the last item states their number.
 func limited(all []*api.ClusterFinding) []*api.ClusterFinding {
 	more := len(all) - maxFindings
 	if more <= 0 {
@@ -93,7 +93,8 @@ func (a answer) problems(now time.Time) []*api.ClusterFinding {
 	return all
 }
 
-// failedChecks returns the first failed checks, and the number of the others.
+// failedChecks returns the first failed checks. If it omits some, the last item states their
+// number.
 func failedChecks(h *api.HealthResponse) (all []string) {
 	more := 0
 	for _, c := range h.GetChecks() {
@@ -202,8 +203,8 @@ func (o observation) skews() map[string][]*api.ClusterFinding {
 	return all
 }
 
-// documentProblems returns problems by address, for each machine with another Cluster document than
-// most machines.
+// documentProblems returns problems by address, for each machine with a Cluster document that
+// differs from the document of most machines.
 func (o observation) documentProblems() map[string][]*api.ClusterFinding {
 	var copies []copyOf
 	for _, a := range o.answers { // a copy for each answer, so that the indexes are the same

@@ -132,8 +132,8 @@ func (a answer) machine() *api.ClusterMachine {
 // standby is the detail of a component that runs on another machine.
 const standby = "standby"
 
-// detail returns the text of a passed check; empty if the check is missing or has failed, or if the
-// component is on standby, so that another machine has the text.
+// detail returns the text of a passed check; empty if the check is missing or has failed. It is
+// also empty if the component is on standby: then another machine has the text.
 func (a answer) detail(check string) string {
 	for _, c := range a.report.GetHealth().GetChecks() {
 		if c.Name == check && c.Ok && c.Detail != standby {

@@ -139,26 +139,27 @@ func TestBootOfTrial(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c, err := s.Boot(false); err != nil || c != (Changed{}) {
-		t.Errorf("not adopted: %+v, %v", c, err)
+		t.Errorf("Boot(false) has changed something: %+v, %v", c, err)
 	}
 	c, err := s.Boot(true)
 	if err != nil || !c.Staged || c.Returned || c.Trial == nil || c.Trial.Name != "mine" || c.Trial.Duration != 3*time.Minute {
-		t.Fatalf("adopted: %+v, %v", c, err)
+		t.Fatalf("Boot(true): %+v, %v", c, err)
 	}
 	if text, err := s.Confirmed(); err != nil || string(text) != "old" {
-		t.Errorf("what lasts: %q, %v", text, err)
+		t.Errorf("the confirmed configuration: %q, %v", text, err)
 	}
 	if c, err := s.Boot(true); err != nil || !c.Returned || c.Staged {
 		t.Errorf("the next boot: %+v, %v", c, err)
 	}
 }
 
-// TestBootFails makes each step of a boot fail: the boot reports an error, and exactly then a trial
+// TestBootFails makes each step of Boot fail. Boot then returns an error, and a trial if and only
 // if the active configuration is on trial.
 func TestBootFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		have content
-		// broken is replaced by a directory with a file: neither read, renamed nor removed
+		// broken is the name of a file. The test replaces the file by a directory that contains a
+		// file, so it cannot be read, renamed or removed.
 		broken string
 		want   Changed
 		active string
@@ -203,7 +204,7 @@ func TestBootFails(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Chmod(s.Dir, 0o700) })
 	if got, err := s.Boot(true); err == nil || got != (Changed{Staged: true}) {
-		t.Errorf("not durable: %+v, %v", got, err)
+		t.Errorf("the sync of the directory fails: %+v, %v", got, err)
 	}
 }
 
@@ -304,7 +305,7 @@ func TestHistory(t *testing.T) {
 	}
 	add(strings.Repeat("y", maxHistory+1))
 	if numbers, err = s.Revisions(); err != nil || len(numbers) != 1 {
-		t.Errorf("after a large one: got %v, %v", numbers, err)
+		t.Errorf("after a large entry: got %v, %v", numbers, err)
 	}
 }
 
@@ -339,6 +340,6 @@ func TestLastReachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, current, err := s.LastReachable(); err != nil || string(got) != "b" || !current {
-		t.Errorf("marked: %q, %v, %v", got, current, err)
+		t.Errorf("after the active configuration was recorded as reachable: %q, %v, %v", got, current, err)
 	}
 }

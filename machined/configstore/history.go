@@ -19,8 +19,8 @@ const (
 	// maxHistory limits the size of the history on STATE, in bytes; the latest entry stays even if
 	// it is larger.
 	maxHistory = 16 << 20
-	// maxChanges limits the changes of an entry, so that a list of all entries fits into one API
-	// message.
+	// maxChanges limits the changes of an entry. With this limit, a list of all entries fits into
+	// one API message.
 	maxChanges = 200
 )
 

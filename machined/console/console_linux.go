@@ -151,7 +151,7 @@ const (
 )
 
 // openTTY opens a terminal without making it a controlling terminal, and disables its input: no
-// echo, no signals, no receiver, no keyboard. If the receiver cannot be disabled, still no process
+// echo, no signals, no receiver, no keyboard. Even if the receiver cannot be disabled, no process
 // reads the input. Output does not wait for handshake lines.
 func openTTY(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)

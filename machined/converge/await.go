@@ -22,9 +22,9 @@ const convergeTimeout = time.Minute
 // failureGracePeriod is the time in which a failure may disappear before it is reported.
 const failureGracePeriod = 5 * time.Second
 
-// AwaitConverged waits until the operations of a configuration were tried, and returns the
-// failures. before is the network configuration from before c: if that of c is the same,
-// AwaitConverged does not wait for the network.
+// AwaitConverged waits until the operations of the configuration c were tried, and returns the
+// failures. before is the network configuration that was active before c. If c has the same network
+// configuration, AwaitConverged does not wait for the network.
 func (r *Reconciler) AwaitConverged(ctx context.Context, c *config.Config, before network.Config) []string {
 	ctx, cancel := context.WithTimeout(ctx, convergeTimeout)
 	defer cancel()
@@ -35,7 +35,7 @@ func (r *Reconciler) AwaitConverged(ctx context.Context, c *config.Config, befor
 		}
 		return []string{"configuration: its operations are not done after " + convergeTimeout.String() + "; `orlopctl get drift` shows the remaining ones"}
 	}
-	// The cause may disappear in a moment: only a lasting failure is returned.
+	// The cause may disappear soon, so only a failure that lasts is returned.
 	if len(s.Failures) > 0 {
 		soon, stop := context.WithTimeout(ctx, failureGracePeriod)
 		defer stop()

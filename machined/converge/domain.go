@@ -24,7 +24,8 @@ type domain struct {
 	// diff reads the actual state and returns the operations that lead to the desired state.
 	diff func(context.Context, goal) ([]reconcile.Op, error)
 	// apply leads the domain to the goal; inOrder performs the operations of diff in order. If
-	// apply is nil, the boot, an apply or a task performs them, not the reconciliation.
+	// apply is nil, the boot, the apply of a configuration or a task performs the operations, not
+	// the reconciliation.
 	apply func(ctx context.Context, g goal, inOrder func() error) error
 	// remarks are lines about differences that no operation can remove; may be nil
 	remarks   func(goal) ([]string, error)
@@ -88,7 +89,7 @@ func (d domain) read(ctx context.Context, g goal) (ops []reconcile.Op, remarks [
 	return ops, remarks, err
 }
 
-// details returns the lines of an operation in a dry run: an operation may have more than one.
+// details returns the lines of an operation in a dry run. An operation has one or more lines.
 func details(op reconcile.Op) []string {
 	if d, ok := op.(interface{ Details() []string }); ok {
 		return d.Details()
@@ -96,8 +97,8 @@ func details(op reconcile.Op) []string {
 	return []string{op.String()}
 }
 
-// drift returns the operations of a domain. The error says why they are unknown, or which
-// differences they do not remove.
+// drift returns the operations of a domain. The error says why the operations are unknown, or which
+// differences the operations do not remove.
 func (d domain) drift(ctx context.Context, g goal) ([]string, error) {
 	ops, remarks, err := d.read(ctx, g)
 	problems := []error{err}

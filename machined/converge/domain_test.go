@@ -161,8 +161,9 @@ func TestDomains(t *testing.T) {
 	}
 }
 
-// TestGate checks that no domain is led to its goal after a failure of the credentials, that a
-// failure of another domain stops none, and which domains go on after a failed operation.
+// TestGate checks that the reconciliation stops after a failure of the domain credentials, but
+// continues after a failure of another domain. It also checks which domains continue after a failed
+// operation.
 func TestGate(t *testing.T) {
 	for failing, want := range map[string]string{
 		"firewall":    "firewall host api credentials",
@@ -197,8 +198,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestDomainsOfOthers checks that the components that perform the operations of network and
-// services get the desired state of the diff.
+// TestDomainsOfOthers checks the domains network and services. Other components perform their
+// operations, and must get the desired state from which the diff was computed.
 func TestDomainsOfOthers(t *testing.T) {
 	r := testReconciler(t)
 	g := planned(r, nil, nodeplan.Facts{Network: network.State{TimeServers: []string{"192.0.2.1"}}})
@@ -215,7 +216,7 @@ func TestDomainsOfOthers(t *testing.T) {
 		}
 	}
 	if got, _ := r.deps.Domains.Network.Config.Get(); got.Hostname != "n1" {
-		t.Errorf("the controller gets %+v", got)
+		t.Errorf("the network controller gets %+v", got)
 	}
 	if got, _ := r.deps.Domains.Network.TimeSources.Get(); fmt.Sprint(got.Servers) != "[192.0.2.1]" || got.NTS {
 		t.Errorf("time sources %+v", got)
@@ -294,7 +295,7 @@ func TestFirewallDomain(t *testing.T) {
 	var refused string
 	filter := firewall.NewFilter(func(_ context.Context, commands string, _ ...string) error {
 		if refused != "" && strings.Contains(commands, refused) {
-			return errors.New("the kernel says no")
+			return errors.New("the kernel rejects it")
 		}
 		return nil
 	})

@@ -24,8 +24,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestStateHangs checks that disk, firewall, network and host, and their drift, do not wait for
-// facts that are read from STATE: a call for them blocks while STATE hangs.
+// TestStateHangs checks that the domains disk, firewall, network and host, and their drift, do not
+// wait for facts that are read from STATE. In this test, a request for these facts blocks, as if
+// STATE did not answer.
 func TestStateHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testReconciler(t)
@@ -41,7 +42,7 @@ func TestStateHangs(t *testing.T) {
 		var reports []string
 		r.deps.Event = func(domain, _, _ string) { reports = append(reports, domain) }
 
-		// the kernel of the test keeps its settings
+		// the host domain of this test changes no settings of the kernel
 		all := r.domains()
 		i := slices.IndexFunc(all, func(d domain) bool { return d.name == "host" })
 		all[i].diff = func(ctx context.Context, g goal) ([]reconcile.Op, error) {
@@ -93,8 +94,8 @@ func TestStateHangs(t *testing.T) {
 	})
 }
 
-// TestAddressReturns checks that the time without an address begins again with each loss, even if
-// the credentials could not be written while the machine had its address.
+// TestAddressReturns checks that the time without an address begins at zero with each loss of the
+// address, even if the credentials could not be written while the machine had an address.
 func TestAddressReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -161,9 +162,8 @@ func TestAddressReturns(t *testing.T) {
 	})
 }
 
-// TestGuardRejected checks for machines without a firewall that no service of the cluster starts
-// until the kernel has accepted the port guard, that the boot step names the reason, and that the
-// API stays.
+// TestGuardRejected checks machines without a firewall. Until the kernel has accepted the port
+// guard, no service of the cluster starts, the boot step names the reason, and the API continues.
 func TestGuardRejected(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -71,9 +71,10 @@ func (s State) next(c *config.Config, failures []string, at time.Time) State {
 // connection that proves it, because apid and machined read the clock at different times.
 const newerMargin = time.Second
 
-// Proves reports whether a connection of an age, in milliseconds as sent by apid, was opened after
-// the activation of a configuration: an older connection continues even if no new connection can be
-// opened. A call without an age did not come from apid, so its age is not checked.
+// Proves reports whether a connection was opened after the activation of the configuration c. age
+// is the age of the connection in milliseconds, as apid sends it. An older connection proves
+// nothing, because it can continue even if no new connection can be opened. An empty age means that
+// the call did not come from apid; the result is then true.
 func (s State) Proves(c *config.Config, age string, now time.Time) bool {
 	if s.Config != c || !s.Done {
 		return false

@@ -138,8 +138,8 @@ func firewallDomain(filter *firewall.Filter) domain {
 }
 
 // networkDomain is links, addresses and routes. apply passes the configuration to the controller of
-// the network, which performs the operations and maintains the leases, and the time sources to the
-// time client.
+// the network, which performs the operations and maintains the leases. It also passes the time
+// sources to the time client.
 func networkDomain(n Network) domain {
 	return domain{
 		name: "network",
@@ -212,7 +212,7 @@ func apiDomain(hasIdentity func() bool, updatePairing func(c *config.Config, ope
 	}
 }
 
-// credentialsDomain is the certificates and keys of the node's processes. None is written while
+// credentialsDomain is the certificates and keys of the node's processes. It writes no file while
 // services are held back.
 func credentialsDomain() domain {
 	return domain{

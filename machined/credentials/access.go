@@ -29,7 +29,7 @@ type Access struct {
 
 // IssuerAccess says how the API server reaches the issuers of tokens.
 type IssuerAccess struct {
-	Proxy bool // by the forwarder
+	Proxy bool // through the forwarder
 	// CAs of the site, and the public CAs for issuers without a CA of their own, in PEM
 	CAs, PublicCAs string
 }
@@ -41,9 +41,9 @@ type NamedFile struct {
 }
 
 // Files returns the access configuration files of kube-apiserver; each file follows the files that
-// it refers to. The server reloads its authentication and authorization configurations when they
-// change, but no kubeconfig. Therefore the name of a kubeconfig changes with its content. dir is
-// the directory in which the server finds the files.
+// it refers to. The server reloads changed configurations of authentication and authorization, but
+// not changed kubeconfigs. Therefore a changed kubeconfig gets another file name. dir is the
+// directory in which the server finds the files.
 func (a Access) Files(dir string) []NamedFile {
 	var files []NamedFile
 	if w := a.tokenWebhook(); w != nil {
@@ -69,8 +69,8 @@ func (a Access) TokenWebhook() *nodespec.TokenWebhook {
 	return &nodespec.TokenWebhook{Kubeconfig: f.Name, CacheTTL: time.Duration(a.Authentication.Webhook.CacheTTL).String()}
 }
 
-// Check returns the input of `orchestrator check-access`, which rejects a configuration that the
-// API server could not read. Without JWT issuers and authorization webhooks, Check returns nil,
+// Check returns the input of `orchestrator check-access`. This command rejects a configuration that
+// the API server could not read. Without JWT issuers and authorization webhooks, Check returns nil,
 // because pkg/config validates the rest completely.
 func (a Access) Check(dnsDomain string) *nodespec.AccessCheck {
 	if len(a.Authentication.JWT) == 0 && len(a.Authorization.Webhooks) == 0 {

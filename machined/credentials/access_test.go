@@ -63,8 +63,8 @@ func access(t *testing.T) (Access, config.CertKey) {
 	}, pair
 }
 
-// TestAccessGolden shows the files of a cluster with two issuers and two webhooks, and of a cluster
-// without them.
+// TestAccessGolden compares the files of a cluster with two issuers and two webhooks, and of a
+// cluster without them, with golden files.
 func TestAccessGolden(t *testing.T) {
 	full, pair := access(t)
 	site := full // with a proxy and a CA of the site
@@ -84,8 +84,8 @@ func TestAccessGolden(t *testing.T) {
 	}
 }
 
-// TestNotOurselves checks that no identity of a cluster component reaches a webhook, and that the
-// identities of users do.
+// TestNotOurselves checks that the API server sends no request of a cluster component to a webhook,
+// but sends the requests of users.
 func TestNotOurselves(t *testing.T) {
 	type identity struct {
 		user   string
@@ -107,14 +107,14 @@ func TestNotOurselves(t *testing.T) {
 		}
 	}
 	if len(own) < 10 {
-		t.Fatalf("there are but %d identities: %v", len(own), own)
+		t.Fatalf("only %d identities of components: %v", len(own), own)
 	}
 	excepted := func(i identity) bool {
 		return strings.Contains(notClusterComponent, "'"+i.user+"'") || slices.ContainsFunc(i.groups, func(g string) bool { return strings.Contains(notClusterComponent, "'"+g+"'") })
 	}
 	for _, i := range own {
 		if !excepted(i) {
-			t.Errorf("%s of %q is put to webhooks", i.user, i.groups)
+			t.Errorf("the webhooks get requests of component %s with groups %q", i.user, i.groups)
 		}
 	}
 	for _, i := range []identity{
@@ -122,13 +122,13 @@ func TestNotOurselves(t *testing.T) {
 		{"system:serviceaccount:default:web", []string{"system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"}},
 	} {
 		if excepted(i) {
-			t.Errorf("%s of %q is put to no webhook", i.user, i.groups)
+			t.Errorf("the webhooks get no requests of user %s with groups %q", i.user, i.groups)
 		}
 	}
 }
 
-// TestAccessChanges checks that a new certificate of a service changes the file name, so that the
-// API server notices it, and that the old file with its key is removed.
+// TestAccessChanges checks that a new certificate of a webhook changes the name of its file, which
+// makes the API server read it, and that the old file with its key is removed.
 func TestAccessChanges(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	a.Access, _ = access(t)
@@ -167,16 +167,16 @@ func TestAccessChanges(t *testing.T) {
 	}
 }
 
-// TestCheck checks that Check passes on the settings that only Kubernetes can validate, and that
-// its messages name the fields of the operator's document.
+// TestCheck checks that Check returns the settings that only Kubernetes can validate, and that
+// InDocument returns messages with the field names of the operator's document.
 func TestCheck(t *testing.T) {
 	if c := (Access{}).Check("cluster.local"); c != nil {
-		t.Errorf("nothing to judge, but asks %+v", c)
+		t.Errorf("without issuers and webhooks: %+v, want nil", c)
 	}
 	a, _ := access(t)
 	c := a.Check("cluster.local")
 	if c == nil || !bytes.Contains([]byte(c.Authentication), []byte("claims.groups")) || !strings.Contains(c.Authorization, "has(request.resourceAttributes)") {
-		t.Errorf("asks %+v", c)
+		t.Errorf("the input of check-access is %+v", c)
 	}
 	got := InDocument("jwt[1].claimMappings.username.expression: Invalid value\nwebhooks[policy].matchConditions[0].expression: no\n")
 	want := "Cluster.spec.kubernetes.authentication.jwt[1].username: Invalid value; Cluster.spec.kubernetes.authorization.webhooks[policy].matchConditions[0].expression: no"

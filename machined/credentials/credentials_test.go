@@ -84,14 +84,15 @@ func diff(t *testing.T, w Want) []reconcile.Op {
 	return Diff(have, w)
 }
 
-// TestGolden shows every identity on a machine: its readers and its content.
+// TestGolden compares the files of every identity on a machine, with their owners, with golden
+// files.
 func TestGolden(t *testing.T) {
 	for name, controlPlane := range map[string]bool{"controlplane": true, "worker": false} {
 		t.Run(name, func(t *testing.T) {
 			spec := node()
 			spec.Node.ControlPlane = controlPlane
 			a := authorities(t)
-			if !controlPlane { // it issues nothing
+			if !controlPlane { // a worker has no key of a CA
 				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Issued: nodespec.IssuedCerts{}}
 				for _, l := range nodespec.NodeLeaves(spec.Node.Name, spec.Node.IPs) {
 					leaf, err := pki.SelfSigned(pki.Spec{CN: "given", Usage: pki.Client, TTL: time.Hour})
@@ -144,8 +145,8 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// TestMetrics checks the files of metricsd: the two laws while its configuration comes, changes and
-// goes, and the certificate that a worker gives it.
+// TestMetrics checks the files of metricsd. It checks the two laws when the configuration of
+// metricsd is added, changed and removed, and the certificate that metricsd gets on a worker.
 func TestMetrics(t *testing.T) {
 	a, root := authorities(t), t.TempDir()
 	own := filepath.Join(root, paths.MetricsdDir)
@@ -238,7 +239,7 @@ func TestReissue(t *testing.T) {
 	}
 	have.Now = have.Now.Add(leafTTL)
 	if n := len(Diff(have, w)); n != len(w.Leaves) {
-		t.Errorf("at the end of their life %d leaves are reissued, want all %d", n, len(w.Leaves))
+		t.Errorf("at the end of their TTL %d leaves are reissued, want all %d", n, len(w.Leaves))
 	}
 	if err := os.WriteFile(w.Leaves[0].Cert, []byte("half a certif"), 0o400); err != nil {
 		t.Fatal(err)
@@ -267,7 +268,7 @@ func TestIdentityKeyStays(t *testing.T) {
 		w.Leaves[0].Cert, w.Leaves[0].Key, w.Leaves[0].UID = filepath.Join(root, w.Leaves[0].Cert), filepath.Join(root, w.Leaves[0].Key), uid
 		ops := diff(t, w)
 		if len(ops) == 0 {
-			t.Fatal("nothing to do for another signer")
+			t.Fatal("no operation, although the certificate has another issuer")
 		}
 		for _, op := range ops {
 			if err := op.Do(context.Background()); err != nil {
@@ -292,7 +293,7 @@ func TestIdentityKeyStays(t *testing.T) {
 	}
 }
 
-// TestAPIServerNames shows the names and addresses in the API server's certificate.
+// TestAPIServerNames checks the names and addresses in the API server's certificate.
 func TestAPIServerNames(t *testing.T) {
 	spec := node()
 	spec.Kubernetes.APIServer.ExtraSANs = []string{"cluster.example.net", "192.0.2.7", "api.example.net"}
@@ -303,12 +304,12 @@ func TestAPIServerNames(t *testing.T) {
 	}
 	for _, name := range []string{"localhost", "kubernetes.default.svc.cluster.local", "one", "api.example.net", "cluster.example.net"} {
 		if n := slices.Index(w.Leaves[i].Spec.DNS, name); n < 0 || slices.Contains(w.Leaves[i].Spec.DNS[n+1:], name) {
-			t.Errorf("name %s is not there once: %v", name, w.Leaves[i].Spec.DNS)
+			t.Errorf("name %s is missing or occurs twice: %v", name, w.Leaves[i].Spec.DNS)
 		}
 	}
 	for _, ip := range []string{"127.0.0.1", "10.96.0.1", "10.77.0.11", "192.0.2.7"} {
 		if !slices.Contains(w.Leaves[i].Spec.IPs, netip.MustParseAddr(ip)) {
-			t.Errorf("address %s is not there: %v", ip, w.Leaves[i].Spec.IPs)
+			t.Errorf("address %s is missing: %v", ip, w.Leaves[i].Spec.IPs)
 		}
 	}
 }
@@ -360,8 +361,9 @@ func TestFirstContacts(t *testing.T) {
 	}
 }
 
-// TestKMS checks the order of the providers, which decides what encrypts; that the credentials of
-// the key manager are in a file of the API server only; and that other credentials restart nothing.
+// TestKMS checks that the order of the providers selects the encrypting provider, that only a file
+// of the API server contains the credentials of the key manager, and that a change of the
+// credentials restarts no process.
 func TestKMS(t *testing.T) {
 	a := authorities(t)
 	given := &config.KMS{Transit: &config.Transit{
@@ -375,7 +377,7 @@ func TestKMS(t *testing.T) {
 	}
 	for _, f := range w.Files {
 		if is := filepath.Base(f.Path) == nodespec.KMSFile; is != bytes.Contains(f.Content, []byte("hunter2")) || is && (f.UID != paths.UserAPI || f.Mode != 0o400) {
-			t.Errorf("%s of %d, %v has the secret: %t", f.Path, f.UID, f.Mode, !is)
+			t.Errorf("%s with owner %d and mode %v contains the secret: %t", f.Path, f.UID, f.Mode, !is)
 		}
 	}
 	var providers []string
@@ -392,7 +394,7 @@ func TestKMS(t *testing.T) {
 	transit.AppRole, transit.Endpoint.Host = &role, "other.example.com"
 	a.KMS.KMS = &config.KMS{Transit: &transit}
 	if string(a.ReadAtStart(paths.KubeAPI)) != before {
-		t.Error("another address and other credentials restart the API server")
+		t.Error("a change of the key manager's address and credentials restarts the API server")
 	}
 	a.KMS.KMS = &encrypting
 	if string(a.ReadAtStart(paths.KubeAPI)) == before {

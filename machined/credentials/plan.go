@@ -57,7 +57,8 @@ type Authorities struct {
 // start; processes reload all other files after a change. etcd reads the CA of its peers at the
 // start, the API server and the controllers read the token key, and the controllers read the CA
 // that they publish in every namespace. The API server would reload changed encryption keys within
-// a minute; they are included because only a restart makes certain that it uses them.
+// a minute. They are nevertheless included, because only after a restart is it certain that the API
+// server uses them.
 func (a Authorities) ReadAtStart(dir string) []byte {
 	switch dir {
 	case paths.KubeAPI:
@@ -114,7 +115,7 @@ type Leaf struct {
 	Spec      pki.Spec
 }
 
-// Plan returns the credentials that a node of this kind needs.
+// Plan returns the credentials that the processes of this node need.
 func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	endpoint, err := url.Parse(node.Endpoint)
 	if err != nil {
@@ -141,9 +142,9 @@ type CallerCAs struct {
 }
 
 // APIServer returns the credentials of apid: the machine's own key with a certificate, and the
-// accepted callers. The certificate is the leaf given. If given is nil, the machine CA of the
-// cluster (ca) issues the certificate; if both are nil, it is self-signed. The other machines of
-// the cluster identify the machine by the same certificate.
+// accepted callers. If given is not nil, it is the certificate. If given is nil, the machine CA of
+// the cluster (ca) issues the certificate. If both are nil, the certificate is self-signed. The
+// other machines of the cluster identify the machine by the same certificate.
 func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers CallerCAs) Want {
 	var w Want
 	yes := func(enabled bool) []byte {

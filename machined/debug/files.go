@@ -30,11 +30,11 @@ import (
 // firmware variables.
 
 const (
-	// maxFileReads bounds concurrent reads. A read that never returns (a driver that hangs) retains
-	// its place.
+	// maxFileReads bounds concurrent reads. A read that never returns (a driver that hangs) counts
+	// until the next boot.
 	maxFileReads = 4
-	// maxRead bounds the bytes that a call sends of a file, and readTimeout its duration: a file in
-	// /proc and /sys may have no end.
+	// maxRead bounds the bytes that a call sends of a file. readTimeout bounds the duration of the
+	// call. Both are necessary because a file in /proc and /sys may have no end.
 	maxRead     = 16 << 20
 	readTimeout = 30 * time.Second
 	// readChunk is the size of a message, in bytes.
@@ -47,14 +47,14 @@ const (
 var files = &safefile.AllowList{
 	Root: "/",
 	Trees: append([]safefile.Subtree{
-		// of the image, which is public except for a configuration in it
+		// files of the image, which are public; Hidden excludes a configuration in the image
 		{Path: "/usr"}, {Path: "/etc"},
 		// targets of links in /etc
 		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID},
 		{Path: "/sys/block"}, {Path: "/sys/bus"}, {Path: "/sys/class"}, {Path: "/sys/dev"}, {Path: "/sys/devices"}, {Path: "/sys/module"},
 		{Path: "/sys/fs/cgroup"}, {Path: "/sys/fs/ext4"}, {Path: "/sys/kernel/iommu_groups"}, {Path: "/sys/kernel/mm"},
 		{Path: "/sys/kernel/security/lockdown"},
-		// output of pods, and the audit log of the Kubernetes API
+		// logs of pods, and the audit log of the Kubernetes API
 		{Path: paths.Data + "/log", Private: true},
 	}, procTrees()...),
 	Hidden: []string{paths.EmbeddedConfig},
@@ -79,7 +79,7 @@ func procTrees() []safefile.Subtree {
 	return trees
 }
 
-// ReadFile sends a file from an offset; all reports that the caller may read private files too.
+// ReadFile sends a file from an offset. If all is true, the caller may read private files, too.
 func (t *Tools) ReadFile(ctx context.Context, path string, offset int64, all bool, send func(*api.ReadFileResponse) error) error {
 	return t.withFile(ctx, path, func(ctx context.Context) error {
 		f, err := files.Open(path, all)
@@ -91,8 +91,8 @@ func (t *Tools) ReadFile(ctx context.Context, path string, offset int64, all boo
 	})
 }
 
-// ListFiles returns the entries of a directory that the caller may see; all reports that the caller
-// may see private files too.
+// ListFiles returns the entries of a directory that the caller may see. If all is true, the caller
+// may see private files, too.
 func (t *Tools) ListFiles(ctx context.Context, path string, all bool) (*api.ListFilesResponse, error) {
 	out := make(chan *api.ListFilesResponse, 1)
 	err := t.withFile(ctx, path, func(context.Context) error {
@@ -114,8 +114,8 @@ func (t *Tools) ListFiles(ctx context.Context, path string, all bool) (*api.List
 	return <-out, nil
 }
 
-// withFile runs a read of a file. It returns at the timeout even if the read blocks, and at
-// shutdown: an open file would block the unmount of its disk.
+// withFile runs a read of a file. It returns at the timeout, even if the read blocks. It also
+// returns at shutdown, because an open file would block the unmount of its disk.
 func (t *Tools) withFile(ctx context.Context, path string, read func(context.Context) error) error {
 	if len(path) >= unix.PathMax { // the error and the audit log would repeat the path
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes is too long: the limit of the kernel is %d", len(path), unix.PathMax-1)

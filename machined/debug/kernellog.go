@@ -23,8 +23,8 @@ import (
 // the next boot can show it; and the log that the kernel saved in the firmware when it crashed. A
 // machine that is not installed stores neither.
 
-// kernelLogInterval is the minimum interval between writes of the kernel log: a power cut loses at
-// most the log of this interval.
+// kernelLogInterval is the delay from a kernel message to the write of its batch. So a power cut
+// loses about this much of the log.
 const kernelLogInterval = 5 * time.Second
 
 // logWriter writes the kernel log until it is stopped.
@@ -41,7 +41,8 @@ func (t *Tools) bootLog() *bootlog.Log {
 	}
 }
 
-// StartKernelLog starts the kernel log once a disk is mounted; only the first call has an effect.
+// StartKernelLog starts the kernel log. It is called when a disk is mounted; only the first call
+// has an effect.
 func (t *Tools) StartKernelLog() {
 	ctx, stop := context.WithCancel(context.Background()) // the log includes the shutdown
 	k := &logWriter{stop: stop, ended: make(chan struct{})}

@@ -53,7 +53,7 @@ func TestScenariosOnRealDisk(t *testing.T) {
 				t.Logf("%4d ms  %s", time.Since(began).Milliseconds(), op)
 			}
 			if left := Diff(facts(t, s), want, mkfstest.Run); len(left) > 0 {
-				t.Errorf("there is left:\n%s", printed(left, nil))
+				t.Errorf("these operations remain:\n%s", printed(left, nil))
 			}
 			checkVolumes(t, s)
 		})
@@ -83,14 +83,15 @@ func TestStopAfterEachOperation(t *testing.T) {
 			unmount(t)
 			settle(t, s)
 			if left := Diff(facts(t, s), want, mkfstest.Run); len(left) > 0 {
-				t.Errorf("%s, stopped after %s: there is left:\n%s", name, ops[stop-1], printed(left, nil))
+				t.Errorf("%s, stopped after %s: these operations remain:\n%s", name, ops[stop-1], printed(left, nil))
 			}
 			checkVolumes(t, s)
 		}
 	}
 }
 
-// TestKilledFormat kills mke2fs at several moments; the disk must then look blank or be complete.
+// TestKilledFormat kills mke2fs at several moments. The partition must then look blank or contain a
+// complete file system.
 func TestKilledFormat(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = ext4("DATA", 300) }))}}
@@ -166,8 +167,8 @@ func TestPowerCutUnderWrites(t *testing.T) {
 	checkVolumes(t, s)
 }
 
-// TestDamageIsRefused damages the superblock of DATA. It must not be taken for a partition that was
-// never formatted.
+// TestDamageIsRefused damages the superblock of DATA. The plan must reject this partition, and not
+// format it as a new one.
 func TestDamageIsRefused(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
@@ -179,7 +180,8 @@ func TestDamageIsRefused(t *testing.T) {
 	}
 }
 
-// TestResetOnRealDisk wipes, reads, and creates both volumes again.
+// TestResetOnRealDisk wipes both volumes, checks that their content is unreadable, and creates them
+// again.
 func TestResetOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
@@ -220,22 +222,22 @@ func TestResetOnRealDisk(t *testing.T) {
 	}
 	t.Log(said)
 	if len(said) != 2 || !strings.HasPrefix(said[0], "STATE ") || !strings.HasPrefix(said[1], "DATA ") {
-		t.Errorf("said: %q", said)
+		t.Errorf("the operations report %q", said)
 	} else if kept := readAfresh(t, mkfstest.Disk+"5", at, len(key)); bytes.Equal(kept, []byte(key)) && !strings.Contains(said[1], "CAN STILL BE READ") {
-		t.Errorf("DATA can still be read, and it was said: %q", said[1])
+		t.Errorf("DATA can still be read, but the operation reports %q", said[1])
 	}
 	left := make([]byte, len(key))
 	if _, err := stateDevice.ReadAt(left, at); err != nil || !bytes.Equal(left, make([]byte, len(key))) {
-		t.Errorf("of the key there is left %q, %v", left, err)
+		t.Errorf("the key on STATE was not overwritten: %q, %v", left, err)
 	}
 	if left := Reset(facts(t, s), []string{layout.Data, layout.State}, nil); len(left) > 0 {
-		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
+		t.Errorf("after the reset, these operations remain:\n%s", printed(left, nil))
 	}
 	settle(t, s)
 	checkVolumes(t, s)
 }
 
-// readAfresh reads a device past the page cache.
+// readAfresh reads a device without the page cache.
 func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
 	t.Helper()
 	p, err := openErasable(path)
@@ -251,7 +253,7 @@ func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
 }
 
 // TestFaultsOnRealDisk makes the kernel find an error in DATA. The error is reported while DATA is
-// mounted, and before the check at the next boot, which clears it.
+// mounted. It is also reported at the next boot, before the check that clears it.
 func TestFaultsOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	// DATA is formatted as on first boot
@@ -262,7 +264,7 @@ func TestFaultsOnRealDisk(t *testing.T) {
 		t.Helper()
 		i := slices.IndexFunc(all, func(s FilesystemErrors) bool { return s.Label == label })
 		if i < 0 {
-			t.Fatalf("nothing is said of %s: %+v", label, all)
+			t.Fatalf("%s is missing in %+v", label, all)
 		}
 		return all[i]
 	}
@@ -293,11 +295,11 @@ func TestFaultsOnRealDisk(t *testing.T) {
 	}
 	unmount(t)
 	if left := beforeCheck(facts(t, s)); len(left) > 0 {
-		t.Errorf("after the check there is left: %+v", left)
+		t.Errorf("errors remain after the check: %+v", left)
 	}
 }
 
-// TestListing checks the disk properties in the machine's state.
+// TestListing checks the disk properties that the machine's state lists.
 func TestListing(t *testing.T) {
 	mkfstest.Overwrites(t)
 	build(t, scenario{disk: diskSpec{table: "gpt", partitions: image}})
@@ -325,7 +327,8 @@ func do(t *testing.T, op reconcile.Op) {
 	}
 }
 
-// facts reads the disk of the scenario, as the boot disk unless the scenario excludes that.
+// facts reads the disk of the scenario. The disk is the boot disk, unless the scenario has only a
+// data disk.
 func facts(t *testing.T, s scenario) Have {
 	t.Helper()
 	mounts, err := mount.List()
@@ -338,7 +341,7 @@ func facts(t *testing.T, s scenario) Have {
 	}
 	devices = slices.DeleteFunc(devices, func(d diskprobe.Device) bool { return d.Path != mkfstest.Disk })
 	if len(devices) != 1 {
-		t.Fatalf("%s is not there: run with vm's kernel-test", mkfstest.Disk)
+		t.Fatalf("%s is missing: run the test with vm's kernel-test", mkfstest.Disk)
 	}
 	boot := ""
 	if !s.disk.data {
@@ -351,7 +354,7 @@ func facts(t *testing.T, s scenario) Have {
 	return Have{Disks: disks, Mounts: mounts}
 }
 
-// settle plans and runs operations until none remain.
+// settle plans operations and runs them until no operation remains.
 func settle(t *testing.T, s scenario) {
 	t.Helper()
 	have := facts(t, s)
@@ -427,7 +430,8 @@ func build(t *testing.T, s scenario) {
 	}
 }
 
-// writeTable writes the partition table as a program would that assumes a disk of tableSize.
+// writeTable writes the partition table for a disk of tableSize, which can differ from the size of
+// the disk.
 func writeTable(t *testing.T, device gpt.Device, d diskSpec) {
 	t.Helper()
 	switch d.table {
@@ -533,7 +537,7 @@ func checkVolumes(t *testing.T, s scenario) {
 			t.Fatal(err)
 		}
 	}
-	lib := filepath.Join(paths.Data, "lib") // another process made it private
+	lib := filepath.Join(paths.Data, "lib") // a private mode, as from another process
 	if err := errors.Join(os.MkdirAll(lib, 0o700), os.Chmod(lib, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +556,7 @@ func checkVolumes(t *testing.T, s scenario) {
 	}
 	for _, v := range want.Volumes {
 		if _, err := mkfstest.Run(t.Context(), paths.E2fsck, "-f", "-n", v.Format.Device); err != nil {
-			t.Errorf("%s: not sound: %v", v.Format.Label, err)
+			t.Errorf("%s: e2fsck finds errors: %v", v.Format.Label, err)
 		}
 		p := partitionAt(have, v.Format.Device)
 		if p.Content.Size+growStep <= p.Size {
@@ -564,7 +568,7 @@ func checkVolumes(t *testing.T, s scenario) {
 	}
 	for _, v := range want.Volumes {
 		if got, err := os.ReadFile(filepath.Join(v.Mount.Target, "file")); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s: the file is gone: %q, %v", v.Format.Label, got, err)
+			t.Errorf("%s: the file is missing or changed: %q, %v", v.Format.Label, got, err)
 		}
 		m, _, err := mount.At(v.Mount.Target)
 		if err != nil || m.Flags != v.Mount.Flags || m.Type != "ext4" {
@@ -572,7 +576,7 @@ func checkVolumes(t *testing.T, s scenario) {
 		}
 		for name, want := range v.Links {
 			if target, err := os.Readlink(filepath.Join(v.Mount.Target, name)); err != nil || target != want {
-				t.Errorf("%s: link %s: leads to %q, %v", v.Format.Label, name, target, err)
+				t.Errorf("%s: the target of link %s is %q, %v", v.Format.Label, name, target, err)
 			}
 		}
 		for _, name := range v.Dirs {
@@ -582,6 +586,6 @@ func checkVolumes(t *testing.T, s scenario) {
 		}
 	}
 	if left := Diff(facts(t, s), want, mkfstest.Run); len(left) > 0 {
-		t.Errorf("after a later boot there is left:\n%s", printed(left, nil))
+		t.Errorf("after a later boot, these operations remain:\n%s", printed(left, nil))
 	}
 }

@@ -12,9 +12,9 @@
 //
 // Each operation survives a power cut:
 //
-//   - The partition table: the backup is written first, then the primary, each with a flush, so
-//     that at least a single valid copy exists at any time. Before the table lists a new partition,
-//     old signatures in its range are wiped, so a new partition is blank.
+//   - The partition table: the backup is written first, then the primary, each with a flush. So
+//     at least one valid copy exists at any time. Before the table lists a new partition, old
+//     signatures in its range are wiped, so a new partition is blank.
 //   - mke2fs writes the superblock last, after it has flushed all other blocks, and the wipe before
 //     mke2fs removes the old superblock first. So a visible file system is complete, and an
 //     incomplete file system looks blank and is created again.

@@ -45,7 +45,7 @@ func (s FilesystemErrors) String() string {
 	return ""
 }
 
-// labeledMount is a mounted file system of the system with its name for operators.
+// labeledMount is a mounted file system of the machine, with the name that operators see.
 type labeledMount struct {
 	label string
 	mount.Mount
@@ -75,8 +75,8 @@ func espErrors(device, fault string) FilesystemErrors {
 	return s
 }
 
-// mountErrors returns the error state of a mount of the system that is not on its disk; readOnly
-// reports whether it is read-only now.
+// mountErrors returns the error state of a mount of the system that is not on the system disk.
+// readOnly reports whether the mount is read-only now.
 func mountErrors(m mount.Mount, readOnly bool) FilesystemErrors {
 	s := FilesystemErrors{Label: m.Target, Device: m.Source}
 	if readOnly && m.Flags&mount.ReadOnly == 0 {

@@ -101,16 +101,16 @@ func done(have Have, op reconcile.Op) Have {
 // and after it.
 func cut(have Have, op reconcile.Op) []Have {
 	switch op := op.(type) {
-	case Identify: // the backup is new, and the primary is old or broken
+	case Identify: // the backup table is new, and the primary table is old or broken
 		old, torn := clone(have), done(have, op)
 		old.Disks[0].BackupAtEnd, torn.Disks[0].BackupAtEnd = false, false
 		return []Have{old, torn}
 	case WriteTable:
 		wiped, torn := clone(have), done(have, op)
-		if op.New { // the old table is removed before the new table is written
+		if op.New { // CreatePartitions removes the old table before it writes the new table
 			wiped.Disks[0].Table.Kind, wiped.Disks[0].Partitions, wiped.Disks[0].BackupAtEnd = "", nil, false
 		}
-		// the backup is new, the primary is broken: the new table is read
+		// the backup is new and the primary is broken: the next boot reads the backup
 		torn.Disks[0].BackupAtEnd = false
 		return []Have{wiped, torn}
 	case Format:
@@ -178,14 +178,14 @@ func checkLaws(t *testing.T, config Config, start Have) {
 		converges(t, config, reboot(have), "stopped after "+op.String())
 	}
 	if left := Diff(have, want, nil); len(left) > 0 {
-		t.Errorf("after all operations there is left:\n%s", printed(left, nil))
+		t.Errorf("these operations remain after all operations:\n%s", printed(left, nil))
 	}
 	again, err := Plan(config, have)
 	if err != nil {
 		t.Errorf("after all operations: %v", err)
 	}
 	if left := Diff(have, again, nil); len(left) > 0 {
-		t.Errorf("planned again after all operations there is left:\n%s", printed(left, nil))
+		t.Errorf("planned again after all operations, these operations remain:\n%s", printed(left, nil))
 	}
 	kept(t, start, have)
 }
@@ -202,7 +202,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 		have = done(have, op)
 	}
 	if left := Diff(have, want, nil); len(left) > 0 {
-		t.Errorf("%s: there is left:\n%s", when, printed(left, nil))
+		t.Errorf("%s: these operations remain:\n%s", when, printed(left, nil))
 	}
 	for _, v := range want.Volumes {
 		m, ok := mount.Topmost(have.Mounts, v.Mount.Target)
@@ -212,7 +212,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 	}
 }
 
-// kept checks that our own file systems and the image's partitions are unchanged.
+// kept checks that an operation did not change STATE, DATA and the partitions of the image.
 func kept(t *testing.T, before, after Have) {
 	t.Helper()
 	for _, d := range before.Disks {
@@ -262,16 +262,16 @@ func TestLawsOnRandomDisks(t *testing.T) {
 		}
 	}
 	if accepted < 2000 {
-		t.Errorf("only %d disks were accepted: the test hardly tests", accepted)
+		t.Errorf("only %d disks were accepted: too few for this test", accepted)
 	}
 }
 
 // TestClone checks that a clone of the system disk is rejected until STATE is mounted, regardless
 // of the order of the names. Another disk with the same image, a clone of an older version, and
-// another path to the same disk are not clones. No operation changes any of them.
+// another path to the same disk are not clones. No operation changes one of these disks.
 func TestClone(t *testing.T) {
 	for name, c := range map[string]struct {
-		same             []string // partitions with equal GUIDs
+		same             []string // partitions with equal GUIDs on both disks
 		mounted, refused bool
 		wwid             string // of the other disk
 	}{
@@ -317,7 +317,8 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// TestReset checks the order (DATA before STATE) and that a reset machine creates both again.
+// TestReset checks that a reset wipes DATA before STATE, and that a machine creates both again
+// after the reset.
 func TestReset(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 	other := have.Disks[0]
@@ -335,7 +336,7 @@ func TestReset(t *testing.T) {
 		have = done(have, op)
 	}
 	if left := Reset(have, []string{layout.Data, layout.State}, nil); len(left) > 0 {
-		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
+		t.Errorf("after the reset, these operations remain:\n%s", printed(left, nil))
 	}
 	want, err := Plan(Config{}, have)
 	golden.Assert(t, printed(Diff(have, want, nil), err), "after reset.txt")

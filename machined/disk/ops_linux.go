@@ -66,9 +66,9 @@ func (m Mount) Do(context.Context) error {
 	return nil
 }
 
-// link creates a symbolic link. If the name is taken, link renames the existing file to the name
-// with the suffix ".old", in place of an earlier ".old": pods of earlier versions could create a
-// directory with this name.
+// link creates a symbolic link. If another file has the name, for example a directory of a pod of
+// an earlier version, link first renames this file to the name with the suffix ".old". It replaces
+// an earlier ".old".
 func link(name, target string) error {
 	if now, err := os.Readlink(name); err == nil && now == target {
 		return nil

@@ -8,8 +8,8 @@ import (
 )
 
 // errorsInterval is the interval at which the kernel's error counts of STATE and DATA and the state
-// of the other mounts are read: the kernel sends no event for them. espInterval is the interval of
-// the reads of the ESP, which is not mounted between the reads.
+// of the other mounts are read, because the kernel sends no event for them. espInterval is the
+// interval of the reads of the ESP, which is mounted only for a read.
 const (
 	errorsInterval = 30 * time.Second
 	espInterval    = time.Hour

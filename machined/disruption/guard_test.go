@@ -23,7 +23,7 @@ type fakeCluster struct {
 	ends     time.Time // end of the lease
 	versions disruption.Versions
 	level    disruption.Level
-	broken   error // of each command
+	broken   error // error of each command; nil: the commands succeed
 	commands []string
 }
 
@@ -88,7 +88,7 @@ func newFixture(t *testing.T, name string, cluster *fakeCluster) *fixture {
 		Stopping:  ctx,
 		Event:     func(kind, message string) { f.events = append(f.events, kind+": "+message) },
 	})
-	t.Cleanup(func() { // before the directory is removed: an upkeep may be writing the turn
+	t.Cleanup(func() { // before the directory is removed, because upkeep may write the turn
 		stop()
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -96,7 +96,7 @@ func newFixture(t *testing.T, name string, cluster *fakeCluster) *fixture {
 	return f
 }
 
-// boot is the machine after its next boot.
+// boot returns the machine as it is after its next boot.
 func (f *fixture) boot(t *testing.T) *fixture {
 	next := newFixture(t, f.deps.Machine().Name, f.cluster)
 	next.deps.File = f.deps.File
@@ -122,7 +122,7 @@ func TestTwoOperators(t *testing.T) {
 			t.Fatal(err)
 		}
 		if now, _ := a.State().Get(); now.Machine != "a" || !now.Check().Ok {
-			t.Errorf("a holds %+v", now)
+			t.Errorf("the turn of machine a is %+v", now)
 		}
 		_, err := b.Permit(t.Context(), disruption.Request{Operation: disruption.Shutdown, By: "eve"})
 		if err == nil || !strings.Contains(err.Error(), "shutdown refused: control-plane machine a reboots since 00:00:00Z, asked by dora") {
@@ -142,19 +142,19 @@ func TestTwoOperators(t *testing.T) {
 		a.healthy = true
 		time.Sleep(time.Minute)
 		if now, _ := a.State().Get(); now.Check() != nil {
-			t.Errorf("a holds %+v", now)
+			t.Errorf("the turn of machine a is %+v", now)
 		}
 		if _, err := b.Permit(t.Context(), reboot); err != nil {
 			t.Error(err)
 		}
 		if _, err := os.Stat(a.deps.File); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the record of the turn: %v", err)
+			t.Errorf("the record of the turn still exists: %v", err)
 		}
 	})
 }
 
-// TestCrash checks that the turn of a machine that does not become healthy ends, on the machine
-// itself, too, and that a version on trial renews its turn.
+// TestCrash checks that the turn of a machine that does not become healthy ends, and that the
+// machine itself then reports no turn. It also checks that a version on trial renews its turn.
 func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := three()
@@ -181,8 +181,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestLongOperation checks that a turn is renewed while an upgrade is written and the node is
-// drained, and that an operation that fails returns it.
+// TestLongOperation checks that a machine renews its turn while it writes an upgrade and drains its
+// node, and returns the turn if the operation fails.
 func TestLongOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := three()
@@ -212,7 +212,8 @@ func TestLongOperation(t *testing.T) {
 		if cluster.control.Turn != (disruption.Turn{}) {
 			t.Errorf("not returned: %+v", cluster.control.Turn)
 		}
-		// A version that does not return the turn gets a short turn, renewed during the drain.
+		// A rollback to a version that cannot return the turn gets a short turn, which is renewed
+		// during the drain.
 		cluster.control.Members[2].Problem = ""
 		giveBack, err = a.Permit(t.Context(), disruption.Request{Operation: disruption.Rollback, By: "dora", Forgets: true})
 		if err != nil {
@@ -224,15 +225,15 @@ func TestLongOperation(t *testing.T) {
 		}
 		giveBack()
 		cluster.control.Members[2].Problem = "no route to host"
-		// A refused operation has no turn.
+		// A rejected operation takes no turn.
 		if _, err := a.Permit(t.Context(), reboot); err == nil || cluster.control.Turn != (disruption.Turn{}) {
 			t.Errorf("%v, %+v", err, cluster.control.Turn)
 		}
 	})
 }
 
-// TestOperationsTogether checks that the turn is retained as long as an operation needs it: by the
-// return of another operation, and of the turn of an earlier boot.
+// TestOperationsTogether checks that a machine retains its turn while an operation needs it, even
+// if another operation ends or the machine returns the turn of an earlier boot.
 func TestOperationsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := three()
@@ -279,8 +280,8 @@ func TestOperationsTogether(t *testing.T) {
 	})
 }
 
-// TestReturnFails checks that a turn which cannot be returned is returned later, that its machine
-// reports the problem once, and that it retains no turn beyond its end.
+// TestReturnFails checks that a machine that cannot return its turn reports the problem once and
+// returns the turn later, and that it forgets the turn after the end of the turn.
 func TestReturnFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for outage, want := range map[time.Duration]string{time.Minute: "", time.Hour: "a"} {
@@ -293,7 +294,7 @@ func TestReturnFails(t *testing.T) {
 			cluster.broken = errors.New("no leader")
 			giveBack()
 			if !a.Held() {
-				t.Error("a turn is forgotten that was not returned")
+				t.Error("the machine has forgotten a turn that it has not returned")
 			}
 			time.Sleep(outage)
 			cluster.broken = nil
@@ -306,8 +307,8 @@ func TestReturnFails(t *testing.T) {
 	})
 }
 
-// TestLostTurn checks that a machine that lost its turn during a drain asks again before it shuts
-// down, and is refused then.
+// TestLostTurn checks that a machine that lost its turn during a drain requests the turn again
+// before it shuts down, and does not shut down if the request is rejected.
 func TestLostTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := three()
@@ -341,8 +342,8 @@ func TestLostTurn(t *testing.T) {
 	})
 }
 
-// TestDisconnected checks that an operation has no turn, and does not happen, if its caller
-// disconnects during the question.
+// TestDisconnected checks that an operation takes no turn, and does not happen, if its caller
+// disconnects during the request for the turn.
 func TestDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := three()
@@ -352,11 +353,11 @@ func TestDisconnected(t *testing.T) {
 		a.deps.Command = func(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
 			disconnect()
 			if ctx.Err() != nil {
-				t.Error("the question ends with the caller")
+				t.Error("the command ends when the caller disconnects")
 			}
 			return cluster.run(ctx, uid, command, request, files...)
 		}
-		for range 2 { // the second has disconnected before the question
+		for range 2 { // the second call begins after the caller has disconnected
 			if _, err := a.Permit(ctx, reboot); !errors.Is(err, context.Canceled) || a.Held() || cluster.control.Turn.Machine != "" {
 				t.Errorf("%v, %+v", err, cluster.control.Turn)
 			}
@@ -381,7 +382,8 @@ func TestWithoutState(t *testing.T) {
 	}
 }
 
-// TestForce checks that a refused operation can be forced, and is an event with the reason.
+// TestForce checks that a rejected operation can be forced, which adds an event with the reason of
+// the rejection.
 func TestForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := three()
@@ -400,7 +402,7 @@ func TestForce(t *testing.T) {
 		if len(a.events) != 1 || !strings.HasPrefix(a.events[0], want) || cluster.control.Turn.Machine != "a" {
 			t.Errorf("%v, %+v", a.events, cluster.control.Turn)
 		}
-		// The cluster cannot be asked.
+		// The commands for the cluster fail.
 		a.giveBack()
 		cluster.broken = errors.New("the program does not start")
 		if _, err := a.Permit(t.Context(), reboot); err == nil || !strings.Contains(err.Error(), "unknown whether the other control-plane machines need this machine: the program does not start") {
@@ -442,8 +444,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestLevel checks that a rollback below the level of the cluster is refused, returns the turn and
-// cannot be forced, and that it is permitted before the level is raised.
+// TestLevel checks that a rollback below the level of the cluster is rejected, even if it is
+// forced, and returns its turn. Before the level is raised, the rollback is permitted.
 func TestLevel(t *testing.T) {
 	cluster := three()
 	a := newFixture(t, "a", cluster)
@@ -472,7 +474,8 @@ func TestLevel(t *testing.T) {
 	if len(a.events) > 0 {
 		t.Errorf("%q", a.events)
 	}
-	// A machine alone can be forced: its savepoint remains.
+	// A machine that is alone in its cluster can be forced to roll back, because its savepoint
+	// remains.
 	a.deps.Machine = func() Machine {
 		return Machine{InCluster: true, Machine: disruption.Machine{Name: "a", ControlPlane: true, Kubernetes: "v1.37.2"}}
 	}
@@ -486,7 +489,8 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// TestDamagedRecord checks that an unreadable record of the turn is reported, and no turn.
+// TestDamagedRecord checks that a machine with an unreadable record of the turn reports the error,
+// and reports no turn.
 func TestDamagedRecord(t *testing.T) {
 	a := newFixture(t, "a", three())
 	defer a.stop()

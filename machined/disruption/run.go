@@ -94,11 +94,10 @@ func (s State) Check() *api.HealthCheck {
 	return &api.HealthCheck{Name: CheckName, Ok: !s.Booted, Detail: detail, Since: timestamppb.New(s.At)}
 }
 
-// writeTimeout bounds a change of File, so that a machine can be rebooted even if its disk does not
-// answer.
+// writeTimeout bounds a change of File: a machine can be rebooted even if its disk does not answer.
 const writeTimeout = 5 * time.Second
 
-// loadTurn reads the stored turn; zero if there is none.
+// loadTurn reads the stored turn. It returns the zero value if no turn is stored.
 func loadTurn(file string) (disruption.TurnRequest, error) {
 	var t disruption.TurnRequest
 	text, err := os.ReadFile(file)

@@ -10,8 +10,8 @@ import (
 )
 
 // choose returns the policy of a drain: the caller's policy, else the configured policy. The
-// configured policy is for this machine only. Another machine is drained only if the caller has a
-// policy, because the removal of a stolen machine must not wait for its pods.
+// configured policy is for this machine only. Another machine is drained only if the caller gives a
+// policy: the removal of a stolen machine must not wait for its pods.
 func choose(o Order, configured config.Drain) config.Drain {
 	if o.Node != "" {
 		configured.Policy = ""

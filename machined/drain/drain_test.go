@@ -28,7 +28,7 @@ type machine struct {
 	lines  []string // the commands of the orchestrator and the events
 	policy config.Drain
 	// answer answers a drain. It can write progress.
-	answer func(ctx context.Context, tell func(nodespec.DrainProgress)) (nodespec.DrainResult, error)
+	answer func(ctx context.Context, report func(nodespec.DrainProgress)) (nodespec.DrainResult, error)
 }
 
 func newMachine(policy config.DrainPolicy) *machine {
@@ -91,8 +91,8 @@ func (m *machine) now() string {
 
 var blocked = nodespec.DrainProgress{Evicted: 2, Left: 1, Pods: []nodespec.DrainPod{{Pod: "n/web", State: nodespec.DrainBlocked, Budget: "web", Message: "The disruption budget web needs 1 healthy pods and has 1 currently"}}}
 
-// TestOutcome checks the table of outcome, and that only a drain that a caller has given up or that
-// was refused without its own undo is undone.
+// TestOutcome checks the table of outcome. It also checks that a drain is undone only if a caller
+// has given it up, or if it was refused and the command has not undone it.
 func TestOutcome(t *testing.T) {
 	const undo = "\ndrain as 0: node \"\", undo true, refuse false, delete false, 30s"
 	failed := errors.New("killed")
@@ -127,7 +127,7 @@ func TestOutcome(t *testing.T) {
 		if got := m.taken(); strings.Contains(got, undo) != test.undone {
 			t.Errorf("%s: %s", name, got)
 		}
-		// The operation does not happen after all.
+		// The operation is cancelled after the drain.
 		m.Undo(Order{Operation: "reboot", By: "dora"})
 		if proceeds := test.says == ""; strings.Contains("\n"+m.taken(), undo) != proceeds || strings.Contains(m.now(), string(nodespec.PhaseUndone)) != proceeds {
 			t.Errorf("%s: undone: %s", name, m.now())
@@ -135,8 +135,8 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// TestPolicy checks which drains happen: the choice of a caller goes before the configuration, and
-// another machine is drained only by choice.
+// TestPolicy checks which drains happen. The policy of the caller takes precedence over the
+// configuration. Another machine is drained only if the caller gives a policy.
 func TestPolicy(t *testing.T) {
 	for name, test := range map[string]struct {
 		configured config.DrainPolicy
@@ -175,9 +175,9 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestProgress follows a drain: its state has the pods with their budgets, and its events have each
-// change of the pods that block it. A second drain of the node is refused meanwhile, and its caller
-// can give it up.
+// TestProgress checks the progress of a drain. The state of the drain has the pods with their
+// budgets, and the events name each change of the pods that block it. During the drain, a second
+// drain of the node is rejected, and a caller can give the drain up.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(config.DrainTimeout)
@@ -242,8 +242,8 @@ drain: node a: 2 pods evicted, 1 left; pod n/web: must stay: The disruption budg
 	})
 }
 
-// TestReceive checks that a stream is read to its end, and that a line that is no progress, or is
-// too long for the memory of machined, ends the progress.
+// TestReceive checks that a stream is always read to its end. After a line that is too long or
+// contains no progress, further lines report no progress.
 func TestReceive(t *testing.T) {
 	for name, test := range map[string]struct {
 		stream string
@@ -280,8 +280,8 @@ func (m *machine) await(t *testing.T, p nodespec.DrainProgress) {
 	}
 }
 
-// TestCancelTooLate checks that a drain whose command has ended cannot be given up any more: its
-// operation proceeds.
+// TestCancelTooLate checks that a caller cannot give up a drain after its command has ended. The
+// operation then proceeds.
 func TestCancelTooLate(t *testing.T) {
 	m := newMachine(config.DrainTimeout)
 	var late error
@@ -298,7 +298,7 @@ func TestCancelTooLate(t *testing.T) {
 	}
 }
 
-// TestStates checks the limit of the states: drains that run stay.
+// TestStates checks the limit of the stored states. The states of running drains are never removed.
 func TestStates(t *testing.T) {
 	m := newMachine(config.DrainTimeout)
 	m.addState(State{Node: "runs", Phase: nodespec.PhaseRunning})
@@ -311,8 +311,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestShutdown checks that a node stays cordoned if its machine shuts down for another reason: pods
-// must not start on it. The drain of another machine is undone.
+// TestShutdown checks drains that end because this machine shuts down. The node of this machine
+// stays cordoned, because pods must not start on it. The drain of another machine is undone.
 func TestShutdown(t *testing.T) {
 	for node, want := range map[string]string{"": "drained", "b": "undone"} {
 		m := newMachine(config.DrainTimeout)

@@ -20,7 +20,7 @@ const (
 // State is the drift of a domain, an element of topic "drift".
 type State struct {
 	Domain string `json:"domain"`
-	// in the form of a dry run; empty without drift
+	// operations in the form of a dry run; empty without drift
 	Operations []string `json:"operations"`
 	// time of the first read with drift or with a problem
 	Since time.Time `json:"since,omitzero"`
@@ -31,7 +31,7 @@ type State struct {
 // clean reports whether there is no drift and no problem.
 func (s State) clean() bool { return len(s.Operations) == 0 && s.Problem == "" }
 
-// ErrAbsent is returned by a source if the machine does not have the domain at present.
+// ErrAbsent is the error of a source if the machine does not have its domain at present.
 var ErrAbsent = errors.New("nothing is configured here")
 
 // Source is a domain that can compute its drift.
@@ -123,7 +123,7 @@ func (d *Reader) currentEpoch() uint64 {
 
 // refresh computes the drift of all domains in parallel.
 func (d *Reader) refresh() {
-	epoch := d.currentEpoch() // read before the diffs, so that a later change makes them stale
+	epoch := d.currentEpoch() // read first: a change during the diffs must make the results stale
 	found := make([]*State, len(d.deps.Domains))
 	var wait sync.WaitGroup
 	for i, one := range d.deps.Domains {

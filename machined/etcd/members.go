@@ -39,8 +39,8 @@ func (k *Manager) RemoveMember(member, by string) (*api.EtcdRemoveMemberResponse
 }
 
 // deleteMemberNode deletes the Node and the pods of a control-plane machine after the removal of
-// its etcd member, or returns why the Node stays: the configuration names the machine, which may
-// come back, or a replacement has its name already.
+// its etcd member. It returns the reason if the Node stays: the configuration still names the
+// machine, which may come back, or a replacement already has its name.
 func (k *Manager) deleteMemberNode(ctx context.Context, removed *api.EtcdMember) string {
 	if removed.Name == "" {
 		return "" // its etcd has never started, so its Node is unknown
@@ -71,8 +71,8 @@ func (k *Manager) deleteMemberNode(ctx context.Context, removed *api.EtcdMember)
 	return ""
 }
 
-// Recover continues with this machine's data as the only member after a permanent loss of the
-// quorum, and returns the names of the other members when etcd serves.
+// Recover restarts etcd with this machine as the only member, after a permanent loss of the quorum.
+// When etcd serves, it returns the names of the dropped members.
 func (k *Manager) Recover(by string) (dropped []string, err error) {
 	done, err := changeMembership[nodespec.EtcdRecovered](k, "recover-data", nodespec.ForceNewClusterFile)
 	if err != nil {
@@ -101,9 +101,9 @@ func (k *Manager) Rejoin(by string) error {
 	return nil
 }
 
-// Leave removes the etcd member of this machine before its data are wiped, so that the other
-// members do not count it for their quorum. Leave returns an error if they would lose their quorum.
-// It continues if the caller disconnects.
+// Leave removes the etcd member of this machine before its data are wiped. The other members then
+// do not count it for their quorum. Leave returns an error if they would lose their quorum. It
+// continues if the caller disconnects.
 func (k *Manager) Leave(by string) error {
 	if k.check() != nil {
 		return nil

@@ -27,9 +27,9 @@ const (
 	snapshotMaxBackoff = time.Hour
 )
 
-// due reports whether a snapshot is due: when the interval every has passed since the last snapshot
-// (every 0: never), and at once if there is none (the zero time). A last snapshot in the future is
-// ignored, because the clock was wrong.
+// due reports whether a snapshot is due: the interval every has passed since the time last of the
+// last snapshot, or no snapshot exists (last is the zero time). If every is 0, no snapshot is due.
+// A time last in the future is ignored, because the clock was wrong.
 func due(last, now time.Time, every time.Duration) bool {
 	return every > 0 && (last.After(now) || now.Sub(last) >= every)
 }
@@ -56,7 +56,8 @@ type snapshotSchedule struct {
 	retryAt time.Time // end of the delay after a failure
 }
 
-// waiting reports whether no snapshot is due, as far as that is known.
+// waiting reports whether RunSchedule has nothing to do at present: snapshots are disabled (every
+// is 0), the last snapshot is recent enough, or the delay after a failure has not ended.
 func (r *snapshotSchedule) waiting(now time.Time, every time.Duration) bool {
 	r.Lock()
 	defer r.Unlock()

@@ -30,15 +30,16 @@ func unnamedFile() (*os.File, error) {
 		return nil, status.Errorf(codes.Internal, "etcd: cannot create a file on DATA: %v", err)
 	}
 	f := os.NewFile(uintptr(fd), "snapshot")
-	if err := f.Chown(paths.UserAPI, paths.UserAPI); err != nil { // the orchestrator opens it again
+	if err := f.Chown(paths.UserAPI, paths.UserAPI); err != nil { // another user opens it again
 		f.Close()
 		return nil, status.Errorf(codes.Internal, "etcd: cannot create a file on DATA: %v", err)
 	}
 	return f, nil
 }
 
-// transfer runs a transfer between this machine and a caller, for at most the given time. It ends
-// if no data moved for a while, and at shutdown: the return from the call ends a blocked stream.
+// transfer runs a transfer between this machine and a caller, for at most the time most. It returns
+// an error if no data moved for transfer.StallTimeout, and at shutdown. The return from the call
+// then ends a blocked stream.
 func (k *Manager) transfer(most time.Duration, move func(moved func()) error) error {
 	err := transfer.Watch("transfer", k.deps.Stopping.Done(), most, move)
 	switch {
@@ -88,8 +89,9 @@ func (k *Manager) SendSnapshot(ctx context.Context, stored, by string, send func
 	})
 }
 
-// fillSnapshot writes a new or a stored snapshot into a file. It excludes other snapshots only for
-// this time, and not while the caller reads the file, because the file does not change any more.
+// fillSnapshot writes a new or a stored snapshot into a file. It excludes other snapshots only
+// while it writes. The caller can read the file afterwards without this lock, because the file does
+// not change any more.
 func (k *Manager) fillSnapshot(ctx context.Context, stored string, f *os.File) (*api.EtcdSnapshotInfo, error) {
 	if !k.snapshotMu.TryLock() {
 		return nil, errSnapshotBusy

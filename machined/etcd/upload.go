@@ -124,7 +124,8 @@ func (k *Manager) RunUploads() {
 	}
 }
 
-// uploadDue uploads a snapshot if that is due, and reports whether more uploads are due at once.
+// uploadDue uploads a snapshot if an upload is due. It reports whether another upload is due at
+// once.
 func (k *Manager) uploadDue(now time.Time) bool {
 	want, there := k.wantedSnapshots()
 	if !there || !k.uploader.busy.TryLock() {

@@ -66,8 +66,8 @@ func (l *Panics) Restarter() panics.Restarter {
 }
 
 // Add records a panic. It takes no lock that the panicking goroutine can hold, except the locks of
-// the events and of the audit log. If the code under these locks panics, it has made its record by
-// then, or the process ends, so no panic is recovered twice.
+// the events and of the audit log. If the code under these locks panics, either the record is
+// already complete, or the process ends. So no panic is recovered twice.
 func (l *Panics) Add(e *panics.Error) {
 	count := 0
 	l.state.Update(func(s PanicState) PanicState {

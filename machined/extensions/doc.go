@@ -2,7 +2,7 @@
 //
 //	store.go      the directory on DATA with manifests, statements and images, by digest
 //	sources.go    the places that can have an image
-//	fetch.go      an extension that is missing is fetched, its statement first
+//	fetch.go      fetches a missing extension, its statement first
 //	plan.go       pure: which stored extensions take effect, and why the others do not
 //	files.go      the files of the system, and the directories of services
 //	ops_linux.go  loop device, dm-verity, mounts, and the overlay on /usr

@@ -26,7 +26,7 @@ import (
 
 const kernelRelease = "6.12.1"
 
-// memory is a source of blobs by digest. It records which it sent.
+// memory is a source of blobs by digest. It records the digests of the blobs that it sent.
 type memory struct {
 	blobs map[string][]byte
 	sent  []string
@@ -61,7 +61,7 @@ type fixture struct {
 	storage              string
 	manager              *Manager
 	mountErr, overlayErr error
-	free                 int64  // space of DATA
+	free                 int64  // free space of DATA, in bytes
 	extra                string // another file of each mounted image
 	events               []string
 }
@@ -85,7 +85,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// boot makes a new manager, as after a reboot.
+// boot replaces the manager by a new manager, as a reboot does.
 func (f *fixture) boot() {
 	mounts := f.t.TempDir()
 	f.loaded, f.overlaid = nil, nil
@@ -110,7 +110,7 @@ func system(version string) System {
 	return System{Version: version, Profile: "qemu", Kernel: kernelRelease, Has: func(path string) bool { return path == "/usr/bin/machined" }}
 }
 
-// Mount implements Kernel: the files have the sizes of the statement.
+// Mount implements Kernel. It creates the files of the statement, with their sizes.
 func (f *fixture) Mount(image, target string, s extension.Statement) error {
 	if f.mountErr != nil {
 		return f.mountErr
@@ -139,7 +139,7 @@ func (f *fixture) Unmount(target string) error { return os.RemoveAll(target) }
 // Overlay implements Kernel.
 func (f *fixture) Overlay(targets []string) error { f.overlaid = targets; return f.overlayErr }
 
-// publish puts an extension in the registry, and returns its name.
+// publish puts an extension in the registry, and returns the name of its image.
 func (f *fixture) publish(name, version string, change func(*extension.Statement)) config.Artifact {
 	f.t.Helper()
 	file := filepath.Join(f.t.TempDir(), "image")
@@ -178,7 +178,7 @@ func (f *fixture) publish(name, version string, change func(*extension.Statement
 	return config.Artifact{Registry: "registry.example.com", Repository: name, SHA256: f.registry.add(manifest)}
 }
 
-// configure makes a configuration with images active.
+// configure activates a configuration with these images of extensions.
 func (f *fixture) configure(images ...config.Artifact) *config.Config {
 	c := &config.Config{Machine: config.Machine{Spec: config.MachineSpec{Extensions: config.Extensions{Images: images}}}}
 	f.config.Set(c)
@@ -195,8 +195,8 @@ func (f *fixture) phases() string {
 	return strings.Join(all, ", ")
 }
 
-// TestLife fetches extensions of two versions, activates those of the running version after a
-// reboot, and prunes them when no configuration names them.
+// TestLife fetches extensions for two versions of the system, activates the extensions for the
+// running version after a reboot, and prunes them when no configuration names them.
 func TestLife(t *testing.T) {
 	f, ctx := newFixture(t), t.Context()
 	c := f.configure(f.publish("gvisor", "0.2.0", nil), f.publish("gvisor", "0.3.0", nil), f.publish("storage", "0.2.0", nil))
@@ -241,14 +241,14 @@ func TestLife(t *testing.T) {
 	}
 	f.others = errors.New("an upgrade is on trial")
 	if f.manager.round(ctx, none) {
-		t.Error("pruned although another version may become active")
+		t.Error("extensions are pruned, although another version may become active")
 	}
 	if entries, err := os.ReadDir(f.manager.deps.Store.Dir); err != nil || len(entries) != 9 {
 		t.Error(entries, err)
 	}
 	f.others = nil
 	if !f.manager.round(ctx, none) {
-		t.Error("not pruned")
+		t.Error("the extensions are not pruned")
 	}
 	if entries, err := os.ReadDir(f.manager.deps.Store.Dir); err != nil || len(entries) != 0 {
 		t.Error(entries, err)
@@ -258,8 +258,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestRefused publishes an extension that a machine cannot use, and checks the reason, and that the
-// image was not fetched.
+// TestRefused publishes extensions that a machine cannot use. It checks the reason that the machine
+// reports, and that the machine does not fetch the image.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
@@ -309,7 +309,7 @@ func TestRefused(t *testing.T) {
 		wanted := f.configure(image)
 		f.registry.sent = nil
 		if f.manager.round(t.Context(), wanted) {
-			t.Errorf("%s: complete", c.name)
+			t.Errorf("%s: round reports that all extensions are stored", c.name)
 		}
 		states, _ := f.manager.States().Get()
 		if len(states) != 1 || states[0].Phase != Missing || !strings.Contains(states[0].Problem, c.want) || !strings.Contains(states[0].Problem, image.String()) {
@@ -334,7 +334,7 @@ func statementOf(f *fixture, name string) extension.Statement {
 	return out
 }
 
-// TestDamagedTransfer checks that an image with other bytes is not stored.
+// TestDamagedTransfer checks that an image is not stored if its bytes do not match its digest.
 func TestDamagedTransfer(t *testing.T) {
 	f := newFixture(t)
 	s := statementOf(f, "x")
@@ -348,8 +348,8 @@ func TestDamagedTransfer(t *testing.T) {
 	}
 }
 
-// TestDamagedStore damages a stored manifest or statement, and checks that a machine fetches both
-// again, without the image, and that an upgrade waits for the end of the fetch.
+// TestDamagedStore damages a stored manifest or statement. It checks that the machine fetches
+// manifest and statement again, but not the image, and that an upgrade is rejected until then.
 func TestDamagedStore(t *testing.T) {
 	for part, name := range []string{"statement", "manifest"} {
 		f := newFixture(t)
@@ -382,8 +382,8 @@ func TestDamagedStore(t *testing.T) {
 	}
 }
 
-// TestPruneDamaged checks that a damaged manifest of another configuration, which nothing fetches
-// again, does not prevent the removal of other files.
+// TestPruneDamaged damages a manifest that only another configuration names. The machine does not
+// fetch this manifest again, and the damage must not prevent the removal of other files.
 func TestPruneDamaged(t *testing.T) {
 	f := newFixture(t)
 	saved, former := f.publish("gvisor", "0.1.0", nil), f.publish("storage", "0.2.0", nil)
@@ -401,7 +401,7 @@ func TestPruneDamaged(t *testing.T) {
 	}
 }
 
-// TestPlan checks which of several stored extensions take effect.
+// TestPlan checks the phase that Plan gives to an extension beside an extension that takes effect.
 func TestPlan(t *testing.T) {
 	item := func(name, version string, change func(*extension.Statement)) Item {
 		s := extension.Statement{Name: name, Version: "1", System: version, Profile: "qemu", Kernel: kernelRelease, Files: []extension.File{{Path: "/usr/bin/" + name}}}
@@ -441,12 +441,12 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, states)
 		}
 		if failed := Problem(states, "0.2.0"); c.phase == Refused && c.item.Err == nil && failed == "" {
-			t.Errorf("%s: a version on trial would pass", c.name)
+			t.Errorf("%s: Problem reports none, so a version on trial would be committed", c.name)
 		}
 	}
 }
 
-// TestCheckUpgrade checks which upgrades would lose an extension.
+// TestCheckUpgrade checks that upgrades that would lose an extension are rejected.
 func TestCheckUpgrade(t *testing.T) {
 	item := func(name, version string) Item {
 		return Item{Image: config.Artifact{Registry: "r.example", Repository: name, SHA256: "1"}, Statement: extension.Statement{Name: name, System: version, Profile: "qemu"}}
@@ -481,7 +481,7 @@ func TestCheckUpgrade(t *testing.T) {
 	}
 }
 
-// TestUpgradeOfMachine checks the answers of a machine, also before the extension is stored.
+// TestUpgradeOfMachine checks CheckUpgrade of a manager before and after the extension is stored.
 func TestUpgradeOfMachine(t *testing.T) {
 	f := newFixture(t)
 	if err := f.manager.CheckUpgrade("0.3.0"); err != nil {
@@ -511,8 +511,9 @@ func TestUpgradeOfMachine(t *testing.T) {
 	}
 }
 
-// TestActivationFails checks that an extension that cannot be mounted leaves the others, that a
-// damaged image is fetched again, and that an image with another file is refused.
+// TestActivationFails checks that the manager reports an extension that cannot be mounted, that it
+// fetches a damaged image again, and that it rejects an image with a file that its statement does
+// not name.
 func TestActivationFails(t *testing.T) {
 	f := newFixture(t)
 	c := f.configure(f.publish("gvisor", "0.2.0", nil))
@@ -526,7 +527,7 @@ func TestActivationFails(t *testing.T) {
 		t.Errorf("%+v", states)
 	}
 	if Problem(states, "0.2.0") == "" {
-		t.Error("a version on trial would pass")
+		t.Error("Problem reports none, so a version on trial would be committed")
 	}
 
 	f.boot()
@@ -609,14 +610,14 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestOverlay checks that the files of the system are on top.
+// TestOverlay checks that the files of the system hide files of extensions with the same path.
 func TestOverlay(t *testing.T) {
 	if m := overlay([]string{"/run/a", "/run/b"}); m.Data != "lowerdir=/usr:/run/a/usr:/run/b/usr" || m.Target != "/usr" {
 		t.Error(m)
 	}
 }
 
-// TestOpen checks which files other machines get.
+// TestOpen checks which files of the store other machines can read.
 func TestOpen(t *testing.T) {
 	f := newFixture(t)
 	image := f.publish("gvisor", "0.2.0", nil)

@@ -85,8 +85,8 @@ func attach(name string) (*os.File, error) {
 	return mount.AttachLoop(file, unix.LO_FLAGS_READ_ONLY|unix.LO_FLAGS_AUTOCLEAR)
 }
 
-// compare returns an error for the first path that differs between a mounted image and its
-// statement.
+// compare compares a mounted image with its statement. It returns an error that names the first
+// path that differs.
 func compare(target string, s extension.Statement) error {
 	want := map[string]extension.File{}
 	for _, f := range s.Files {

@@ -59,8 +59,8 @@ type State struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Plan returns the state of each item before an activation on a system: the items in phase Pending
-// take effect. An earlier item has precedence.
+// Plan returns the state of each item before the activation on a system. The items in phase Pending
+// take effect. If two items exclude each other, the earlier item takes effect.
 func Plan(items []Item, on System) []State {
 	var all []State
 	var accepted []extension.Statement
@@ -139,11 +139,11 @@ func conflict(s, o extension.Statement) error {
 	return nil
 }
 
-// overlapping returns a path in others that excludes a path in files: both are equal, or the first
-// is a directory of the other, or the reverse; empty if there is none. Two extensions can have
+// overlapping returns a path in others that excludes a path in files: both are equal, or one is a
+// parent directory of the other. It returns "" if there is no such path. Two extensions can have
 // thousands of files each, so the time is linear.
 func overlapping(files, others []extension.File) string {
-	taken := map[string]string{} // from each path in others, and from its directories, to the path
+	taken := map[string]string{} // from each path in others, and its parents, to the path
 	for _, f := range others {
 		for at := f.Path; at != "/" && taken[at] == ""; at = path.Dir(at) {
 			taken[at] = f.Path

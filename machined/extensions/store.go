@@ -43,8 +43,8 @@ func (s Store) readSmall(sum string, limit int64) ([]byte, error) {
 	return readVerified(f, sum, limit)
 }
 
-// readVerified reads at most limit bytes that have a digest. The error is artifact.ErrDamaged for
-// another digest.
+// readVerified reads at most limit bytes and verifies their SHA-256, sum. The error is
+// artifact.ErrDamaged if the digest is another one.
 func readVerified(from io.Reader, sum string, limit int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(from, limit+1))
 	if err != nil {
@@ -164,7 +164,7 @@ func (s Store) Prune(keep []string) (dropped int, err error) {
 		}
 		statement, image, err := extension.Parts(manifest)
 		if err != nil {
-			continue // it is no extension, so it has no other files
+			continue // this manifest describes no extension, so it refers to no other files
 		}
 		kept[statement.SHA256], kept[image.SHA256] = true, true
 	}

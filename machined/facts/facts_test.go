@@ -25,9 +25,9 @@ import (
 
 // fake is a machine in a test.
 type fake struct {
-	damaged error    // the state of the ledger
+	damaged error    // error of the ledger; nil: the ledger is readable
 	links   []string // missing links
-	reads   int      // of STATE
+	reads   int      // number of reads of STATE
 }
 
 func (f *fake) Revocations() ([]trust.Revocation, error) {
@@ -86,13 +86,13 @@ func clustered(t *testing.T) *config.Config {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	// any CA will do
+	// the content of this CA is irrelevant for the tests
 	c.Machine.Spec.Trust.OperatorCAs = []config.Certificate{c.Cluster.Spec.PKI.Client.Cert}
 	return c
 }
 
-// TestPlanWithoutCluster checks that the plan of a machine without a cluster reads no ledger: STATE
-// may hang.
+// TestPlanWithoutCluster checks that Plan does not read the ledger of a machine without a cluster,
+// because STATE may hang.
 func TestPlanWithoutCluster(t *testing.T) {
 	f := &fake{}
 	for _, c := range []*config.Config{nil, config.New("n1", config.RoleWorker)} {
@@ -124,8 +124,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestDamagedLedger checks that no issued certificate is valid while it is unknown which ones are
-// revoked.
+// TestDamagedLedger checks that no issued certificate is valid while the ledger, and so the list of
+// revocations, is unreadable.
 func TestDamagedLedger(t *testing.T) {
 	f := &fake{damaged: errors.New("torn")}
 	got := f.reader("").API(clustered(t), network.State{}).Trust
@@ -134,20 +134,21 @@ func TestDamagedLedger(t *testing.T) {
 	}
 }
 
-// TestTransition checks that the facts of a change are read, and that an unreadable fact is an
-// error.
+// TestTransition checks the facts about a change of the configuration, and that an unreadable fact
+// is an error.
 func TestTransition(t *testing.T) {
 	f, c := &fake{links: []string{"eth1"}}, clustered(t)
 	got, err := f.reader("no disk").Transition(t.Context(), Change{OnTrial: true, Request: &api.ApplyRequest{}}, c)
 	if err == nil || !strings.Contains(err.Error(), "netlink: closed") {
-		t.Errorf("links that are unknown: %v", err)
+		t.Errorf("the links are unreadable: %v", err)
 	}
 	if !got.OnTrial || got.Upgrade == nil || got.Machine.NoStorage != "no disk" || got.Machine.CPUs != 2 || !slices.Equal(got.Hardware.MissingLinks, f.links) || got.Caller.CA != "" {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestCheckLockout checks that a configuration has to trust the caller's CA, for each kind of CA.
+// TestCheckLockout checks that a configuration is rejected if it does not trust the caller's CA,
+// for each kind of CA.
 func TestCheckLockout(t *testing.T) {
 	client := clustered(t).Cluster.Spec.PKI.Client
 	next := clustered(t)
@@ -162,7 +163,7 @@ func TestCheckLockout(t *testing.T) {
 		return transition.Check(nil, next, transition.Facts{Request: r, Caller: caller, Machine: transition.Machine{Memory: transition.MinMemory, CPUs: 64}}).Err()
 	}
 	if err := check(); err == nil || !strings.Contains(err.Error(), "would lock you out") {
-		t.Error("whoever applies it would not get in again")
+		t.Error("a configuration that would lock its caller out is accepted")
 	}
 	next.Cluster.Spec.PKI.Client.Cert = client.Cert
 	if err := check(); err != nil {

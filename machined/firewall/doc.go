@@ -11,8 +11,8 @@
 // because the owner of the Service or host port has admitted it.
 //
 // The guard exists also without a firewall. The service proxy and the host-port plugin rewrite
-// traffic to a port of the machine if an object of the cluster requests it; the guard decides
-// before them about the machine's own ports. It also rejects traffic from pods to ports that pods
-// have no reason to reach. orchestrator/portguard, which knows the pods, rejects their traffic to
-// other machines on the machine of the pod.
+// traffic to a port of the machine if an object of the cluster requests this. The chains of the
+// guard run before theirs, and decide about the machine's own ports. It also rejects traffic from
+// pods to ports that pods have no reason to reach. orchestrator/portguard, which knows the pods,
+// rejects their traffic to other machines on the machine of the pod.
 package firewall

@@ -30,15 +30,15 @@ type Filter struct {
 type installed struct {
 	firewall string // commands of the firewall table; empty if none were installed
 	guard    string // commands of the port guard
-	// the services of the cluster have started: then the former rules stay if the kernel rejects
-	// others
+	// the services of the cluster have started; from then on, the former rules stay if the kernel
+	// rejects new rules
 	started bool
 }
 
 // NewFilter returns the filter of a kernel without the tables.
 func NewFilter(set SetRules) *Filter { return &Filter{set: set, problem: cell.New("")} }
 
-// Problem holds the reason why the rules are not active; empty if they are.
+// Problem holds the reason why the wanted rules are not active; empty if they are active.
 func (f *Filter) Problem() *cell.Cell[string] { return f.problem }
 
 // SetProblem records the result of the operations of Diff.

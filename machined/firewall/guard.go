@@ -18,9 +18,9 @@ const guardPriority = -110
 // Guard lists the ports that no Service and no pod may take from the machine. It applies to every
 // machine, with and without Network.spec.firewall.
 type Guard struct {
-	TCP []int // protected ports on the machine's own addresses
-	UDP []int // protected UDP ports there
-	// protected TCP ports on the machine's own addresses, loopback included
+	TCP []int // protected TCP ports on the machine's own addresses
+	UDP []int // protected UDP ports on the machine's own addresses
+	// TCP ports that are protected on loopback addresses, too
 	Loopback []int
 	Closed   []int          // TCP ports that pods must not reach
 	Pods     []netip.Prefix // pod ranges of the cluster
@@ -52,9 +52,9 @@ func (g Guard) Commands(pods string) string {
 	fmt.Fprintf(&b, "\tchain input {\n\t\ttype filter hook input priority filter - 5; policy accept;\n\t\tiifname \"lo\" accept\n")
 	closed := fmt.Sprintf("tcp dport { %s } counter reject with tcp reset", numbers(g.Closed))
 	fmt.Fprintf(&b, "\t\tiifname %q %s\n", pods, closed)
-	// Pods of other machines send from their own address unless it is masqueraded. Traffic
-	// masqueraded into a tunnel has the address of the other machine's tunnel end, which is in the
-	// pod range of that machine.
+	// Traffic of pods of other machines has an address of the pod range of that machine: the
+	// address of the pod or, if the traffic was masqueraded into a tunnel, the address of the
+	// tunnel end.
 	senders(g.Pods, func(match string) { fmt.Fprintf(&b, "\t\t%s %s\n", match, closed) })
 	b.WriteString("\t}\n}\n")
 	return b.String()

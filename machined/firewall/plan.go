@@ -37,9 +37,9 @@ func (r Rule) String() string {
 	return fmt.Sprintf("accept %s port %d from %s", r.Protocol, r.Port, from)
 }
 
-// Allow adds rules to open. For a port that is open to some networks, a rule adds its networks. For
-// a port that is open to all networks, it restricts the port to its networks and to controlPlanes,
-// the cluster's control-plane machines.
+// Allow adds rules to open. If open admits only some networks to a port, a rule adds its networks.
+// If open admits all networks, a rule restricts the port to the networks of the rule and to
+// controlPlanes, the cluster's control-plane machines.
 func Allow(open, rules []Rule, controlPlanes []netip.Prefix) []Rule {
 	out := slices.Clone(open)
 	for _, r := range rules {
@@ -72,8 +72,9 @@ func (c *Config) Lines() []string {
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
 // APIOnly returns the commands for a machine with a kernel that rejects the firewall. They drop all
-// new connections except to the machine's API at the given TCP port, so that the operator can act.
-// They need as few kernel features as possible, and use the same table.
+// new connections, except connections to the machine's API at the TCP port, through which the
+// operator can act. They need as few kernel features as possible, and use the same table as
+// Commands.
 func APIOnly(port int) string {
 	return fmt.Sprintf(Absent+`table inet %s {
 	chain input {
@@ -120,7 +121,7 @@ func (c *Config) Commands(pods string) string {
 		}
 		senders(r.From, func(match string) { rule("%s %s", match, to) })
 	}
-	// as for a closed port: a client that uses the wrong port gets an error at once
+	// a reset, as for a closed port: the client then gets an error at once
 	rule("meta l4proto tcp counter reject with tcp reset")
 	rule("counter")
 	b.WriteString("\t}\n}\n")

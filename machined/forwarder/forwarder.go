@@ -1,7 +1,7 @@
 // Package forwarder lets the other programs of the machine reach servers outside the cluster as the
-// configuration says (package egress): containerd by a proxy on loopback, the API server by a Unix
-// socket. These programs know neither the proxy of the site nor its password, and a change of the
-// proxy restarts none of them.
+// configuration says (package egress): containerd through a proxy on loopback, the API server
+// through a Unix socket. These programs know neither the proxy of the site nor its password, and a
+// change of the proxy restarts none of them.
 //
 // The listener and the socket are opened when the first configuration with a proxy is planned, and
 // stay open.

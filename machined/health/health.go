@@ -85,7 +85,7 @@ func Add(health *api.HealthResponse, checks ...*api.HealthCheck) {
 }
 
 // Firewall returns the check of the nftables rules. why is the reason for which the rules are not
-// active; if it is empty, the check is nil.
+// active. If why is empty, the check is nil.
 func Firewall(why string, since time.Time) *api.HealthCheck {
 	return failed("firewall", why, since)
 }

@@ -22,8 +22,8 @@ type Trial struct {
 	// it.
 	StorageProblem string
 	Stored         bool // STATE has a configuration
-	// Firewall is why the nftables rules are not active, Extensions why an extension of the version
-	// is not usable; each is empty without a problem.
+	// Firewall is the reason for which the nftables rules are not active. Extensions is the reason
+	// for which an extension of the version is not usable. Both are empty without a problem.
 	Firewall, Extensions string
 }
 

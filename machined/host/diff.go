@@ -27,13 +27,13 @@ type Have struct {
 // ModuleState is the state of a kernel module. The zero value means that the image has no such
 // module.
 type ModuleState struct {
-	Loaded bool // or built in
-	Known  bool // the image has a file for the module, or it is built in
+	Loaded bool // the module is loaded, or built into the kernel
+	Known  bool // the image has a file for the module, or the module is built into the kernel
 }
 
 // GroupState is the state of a control group.
 type GroupState struct {
-	Files     map[string]string // the wanted files, as far as they exist
+	Files     map[string]string // content of the wanted files that exist
 	Available []string          // controllers that the group can delegate
 	Delegated []string          // controllers that the group delegates
 }
@@ -141,10 +141,11 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// sameValue reports whether a kernel parameter with the value read was set to the value set. Blanks
-// do not matter, nor does the base of numbers, which the kernel parses as C does (0x10, 020) and
-// prints in decimal (proc_dointvec in kernel/sysctl.c). The kernel prints lists of ports and of
-// processors as ranges, in ascending order (proc_do_large_bitmap).
+// sameValue reports whether the kernel prints the text read for a parameter that was set to the
+// text set. The number of blanks does not matter. The base of numbers does not matter either: the
+// kernel parses numbers as C does (0x10, 020) and prints them in decimal (proc_dointvec in
+// kernel/sysctl.c). The kernel prints lists of ports and of processors as ranges, in ascending
+// order (proc_do_large_bitmap).
 func sameValue(read, set string) bool {
 	a, b := strings.Fields(read), strings.Fields(set)
 	return slices.EqualFunc(a, b, func(x, y string) bool {
@@ -200,7 +201,7 @@ func diffModules(have Have, want Want) []Op {
 	if names == nil {
 		return nil
 	}
-	// in a single operation, because most of the time of a load is waiting
+	// a single operation for all modules, because a load mostly waits, and the waits can overlap
 	return []Op{{Verb: LoadModules, Names: names}}
 }
 
@@ -230,7 +231,7 @@ func diffMounts(have Have, want Want) []Op {
 
 func diffGroups(have Have, want Want) []Op {
 	var ops []Op
-	given := map[string][]string{} // the controllers that operations delegate, by group
+	given := map[string][]string{} // controllers that the operations so far delegate, by group
 	for _, g := range want.Groups {
 		state, there := have.Groups[g.Path]
 		if !there && g.Path != "/" {

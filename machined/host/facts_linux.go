@@ -70,7 +70,7 @@ type System struct {
 	CPUModel      string    `json:"cpuModel"`
 	EFI           bool      `json:"efi"`
 	Product       string    `json:"product"` // product name from the firmware; may be empty
-	Serial        string    `json:"serial"`  // likewise
+	Serial        string    `json:"serial"`  // serial number from the firmware; may be empty
 	Started       time.Time `json:"started"` // boot time by the current clock
 	UptimeSeconds float64   `json:"uptimeSeconds"`
 	// IdleSeconds is the idle time, summed over all processors (proc_uptime(5)).

@@ -27,7 +27,7 @@ type Sensor struct {
 	Unit  string  `json:"unit"`
 	// upper limit of the normal range, in the same unit; 0: the chip does not report it
 	Max      float64 `json:"max,omitempty"`
-	Critical float64 `json:"critical,omitempty"` // critical limit, likewise
+	Critical float64 `json:"critical,omitempty"` // critical limit, in the same unit; 0: none
 	Problem  string  `json:"problem,omitempty"`  // the reason why there is no value
 }
 
@@ -118,7 +118,7 @@ func (s *Sensor) measure(file string, scale float64) {
 		s.Value /= scale
 	}
 	if err != nil {
-		// "resource temporarily unavailable": the path is in the other fields
+		// for example "resource temporarily unavailable", without the path of the file
 		s.Problem = err.Error()
 	}
 }
@@ -127,7 +127,7 @@ func (s *Sensor) measure(file string, scale float64) {
 // (Documentation/ABI/testing/sysfs-bus-pci).
 type PCIDevice struct {
 	Address string `json:"address"` // "0000:00:03.0"
-	// base class: "network", "storage"; empty if the specification has no name for it
+	// base class: "network", "storage"; empty if pciKinds has no name for it
 	Kind   string `json:"kind"`
 	Class  string `json:"class"`  // hexadecimal, as are the following: "020000"
 	Vendor string `json:"vendor"` // "8086"

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
-// afterInit returns the state that init leaves: four mounts and the control groups, kernel
-// defaults, all modules on disk. Without groups the hierarchy is not mounted.
+// afterInit returns the state after init: four mounts, the defaults of the kernel, all modules on
+// disk, and the control groups of w. If w has no groups, the hierarchy is not mounted.
 func afterInit(w Want) Have {
 	have := withoutGroups(w)
 	for _, m := range w.Mounts {
@@ -55,7 +55,7 @@ func withoutGroups(w Want) Have {
 	return have
 }
 
-// apply simulates an operation as far as Diff can see it.
+// apply changes have as the operation changes the kernel, for the values that Diff reads.
 func apply(have *Have, o Op) {
 	switch o.Verb {
 	case LoadModules:
@@ -112,8 +112,8 @@ func apply(have *Have, o Op) {
 	}
 }
 
-// give makes controllers available in a group, with their files. As for the kernel, its parent must
-// have them.
+// give makes controllers available in a group, with their files. As in the kernel, the parent of
+// the group must have these controllers.
 func give(have *Have, group string, names []string) {
 	state := have.Groups[group]
 	state.Available, state.Files = append(slices.Clone(state.Available), names...), maps.Clone(state.Files)
@@ -146,7 +146,7 @@ var (
 		Sysctls: map[string]string{"net.core.somaxconn": "9000", "kernel.panic": "0", "net.ipv4.conf.eth0/7.rp_filter": "1"}}
 )
 
-// cases are the machines of the goldens and of the two laws.
+// cases returns the machines for the golden files and for the tests of the two laws.
 func cases() map[string]struct {
 	have Have
 	want Want
@@ -171,7 +171,7 @@ func cases() map[string]struct {
 	lost.Sysctls["vm.panic_on_oom"] = "1"
 	unconfigured := Plan(Config{}, small)
 	big := Plan(custom, large)
-	// half of it is not a whole number of pages
+	// half of this memory is not a whole number of pages
 	uneven := Plan(Config{Pods: true, ReservedMemory: 500_000_000}, Facts{Memory: 1_007_562_752, CPUs: 2})
 	bare := afterInit(big)
 	delete(bare.Modules, "zfs")
@@ -199,8 +199,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestAfterTheOperationsNothingIsLeft checks the first law. Only the second reading sees a
-// hierarchy that an operation mounts, so two readings are permitted.
+// TestAfterTheOperationsNothingIsLeft checks the first law. If an operation mounts the hierarchy of
+// control groups, only the next diff can read it, so the test permits two rounds.
 func TestAfterTheOperationsNothingIsLeft(t *testing.T) {
 	for name, c := range cases() {
 		have := clone(c.have)
@@ -210,12 +210,12 @@ func TestAfterTheOperationsNothingIsLeft(t *testing.T) {
 			}
 		}
 		if left := Diff(have, c.want); len(left) != 0 {
-			t.Errorf("%s: still to do: %v", name, left)
+			t.Errorf("%s: these operations remain: %v", name, left)
 		}
 	}
 }
 
-// TestStoppingAnywhereConverges is the second law.
+// TestStoppingAnywhereConverges checks the second law.
 func TestStoppingAnywhereConverges(t *testing.T) {
 	for name, c := range cases() {
 		for stop := range Diff(c.have, c.want) {
@@ -229,7 +229,7 @@ func TestStoppingAnywhereConverges(t *testing.T) {
 				}
 			}
 			if left := Diff(have, c.want); len(left) != 0 {
-				t.Errorf("%s, stopped after %d operations: still to do: %v", name, stop, left)
+				t.Errorf("%s, stopped after %d operations: these operations remain: %v", name, stop, left)
 			}
 		}
 	}
@@ -267,7 +267,7 @@ func TestReservationIsBounded(t *testing.T) {
 		{Config{}, small, "41943040"},
 		{Config{ReservedMemory: 512 << 20}, small, "536870912"},
 		{Config{ReservedMemory: 200 << 30}, small, "1073741824"},
-		// whole pages of any size
+		// the result is rounded down to whole pages
 		{Config{ReservedMemory: 512 << 20}, Facts{Memory: 1_007_562_752}, "503775232"},
 		{Config{ReservedMemory: 500_000_000}, small, "499974144"},
 	} {
@@ -293,7 +293,7 @@ func TestMachineID(t *testing.T) {
 func TestMinFree(t *testing.T) {
 	for memory, want := range map[int64]int64{2 << 30: 16 << 10, 6 << 30: 16 << 10, 64 << 30: 32 << 10, 8 << 40: 256 << 10} {
 		if got := minFree(memory); got != want {
-			t.Errorf("machine with %d MiB: %d KiB free, want %d", memory>>20, got, want)
+			t.Errorf("machine with %d MiB: minFree is %d KiB, want %d", memory>>20, got, want)
 		}
 	}
 	value := func(c Config) (found string) {
@@ -312,7 +312,7 @@ func TestMinFree(t *testing.T) {
 	}
 }
 
-// TestBlanksInSysctls checks that the separator of the values does not matter.
+// TestBlanksInSysctls checks that Diff ignores which blanks separate the values of a parameter.
 func TestBlanksInSysctls(t *testing.T) {
 	const name = "net.ipv4.tcp_rmem"
 	have := Have{Sysctls: map[string]string{name: "4096 131072 6291456"}}
@@ -324,7 +324,8 @@ func TestBlanksInSysctls(t *testing.T) {
 	}
 }
 
-// TestNoSwap checks that neither the system's processes nor its files in memory can reach a disk.
+// TestNoSwap checks that the kernel can swap out neither the system's processes nor its files in
+// memory.
 func TestNoSwap(t *testing.T) {
 	want := Plan(Config{Pods: true}, Facts{Memory: 2 << 30, CPUs: 2})
 	i := slices.IndexFunc(want.Groups, func(g Group) bool { return g.Path == cgroup.System })

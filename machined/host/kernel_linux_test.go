@@ -20,7 +20,7 @@ func TestUnderTheProductKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
 		t.Skip("changes the whole machine; runs under vm/kerneltest only")
 	}
-	// the modules are already loaded; all others count as missing from the image
+	// With an empty index, the image has no modules besides the loaded modules.
 	empty := t.TempDir()
 	if err := os.WriteFile(filepath.Join(empty, "modules.dep"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -42,19 +42,20 @@ func TestUnderTheProductKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
-		t.Fatalf("not settled: %q, %v", reconcile.Print(ops), err)
+		t.Fatalf("operations remain: %q, %v", reconcile.Print(ops), err)
 	}
-	// Each operation is safe to repeat, except mounts, which would stack: Diff decides about them.
+	// Each operation can be repeated, except a mount: a second mount would be stacked on the first.
+	// Diff prevents this.
 	for _, op := range Diff(have, want) {
 		if op.Verb == MountFS {
 			continue
 		}
 		if err := k.do(op); err != nil {
-			t.Errorf("again: %s: %v", op, err)
+			t.Errorf("repeated: %s: %v", op, err)
 		}
 	}
 	if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
-		t.Errorf("not settled after doing it again: %q, %v", reconcile.Print(ops), err)
+		t.Errorf("operations remain after the repetition: %q, %v", reconcile.Print(ops), err)
 	}
 	for file, part := range map[string]string{
 		"/proc/self/cgroup":                "0::/orlop/machined",
@@ -81,8 +82,9 @@ func TestUnderTheProductKernel(t *testing.T) {
 	}
 }
 
-// pairReturns checks on the kernel that two parameters for one setting return to their values from
-// before the configuration: a write of one sets the other to 0, and 0 is no number of bytes.
+// pairReturns checks that two parameters for the same setting (vm.dirty_bytes and vm.dirty_ratio)
+// return to their values from before the configuration. The kernel sets one of them to 0 when the
+// other is written, and rejects 0 for vm.dirty_bytes.
 func pairReturns(t *testing.T, k *Kernel, facts Facts, config Config) {
 	t.Helper()
 	values := func() (pair [2]string) {
@@ -106,7 +108,7 @@ func pairReturns(t *testing.T, k *Kernel, facts Facts, config Config) {
 			t.Fatal(err)
 		}
 		if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
-			t.Errorf("not settled: %q, %v", reconcile.Print(ops), err)
+			t.Errorf("operations remain: %q, %v", reconcile.Print(ops), err)
 		}
 	}
 	before, tried := values(), config
@@ -118,6 +120,6 @@ func pairReturns(t *testing.T, k *Kernel, facts Facts, config Config) {
 	}
 	converges(config)
 	if got := values(); got != before {
-		t.Errorf("back to %q, want %q", got, before)
+		t.Errorf("after the removal: %q, want %q", got, before)
 	}
 }

@@ -25,9 +25,9 @@ func (k *Kernel) PreviousSysctls() map[string]string {
 	return maps.Clone(k.previous)
 }
 
-// recordPrevious stores the value of a parameter before it is set for the first time. If a
-// parameter has an alternative, which the kernel then sets to 0, recordPrevious stores its value,
-// too.
+// recordPrevious stores the value of a parameter before it is set for the first time. If the
+// parameter has an alternative, it also stores the value of the alternative, because the kernel
+// then sets the alternative to 0.
 func (k *Kernel) recordPrevious(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -52,8 +52,8 @@ func (k *Kernel) recordValue(name string) {
 	k.previous[name] = normalizeBlanks(string(text))
 }
 
-// DifferentSysctls returns which of the named parameters differ from their values with a
-// configuration, a line each. A parameter is also found by its other names (pkg/kernel/sysctl).
+// DifferentSysctls returns a line for each named parameter that does not have the value that it has
+// with the configuration c. A parameter is also found by its other names (pkg/kernel/sysctl).
 // Parameters that the kernel lacks are omitted.
 func (k *Kernel) DifferentSysctls(c Config, f Facts, names []string) (lines []string, err error) {
 	named := func(want string) func(string) bool {
@@ -113,9 +113,9 @@ func (k *Kernel) LeftoverModules(c Config) ([]string, error) {
 	return out, nil
 }
 
-// Unusable returns why kernel parameters and modules of the next configuration cannot take effect
-// on this kernel. Each line begins with the field of the Machine's spec. Settings that are also in
-// before are omitted.
+// Unusable returns a line for each kernel parameter and module of the next configuration that
+// cannot take effect on this kernel. Each line begins with the field of the Machine's spec.
+// Settings that are also in before are omitted.
 func (k *Kernel) Unusable(before, next Config) (lines []string, err error) {
 	wanted := planModules(next)
 	states, err := k.readModules(wanted)

@@ -21,7 +21,7 @@ import (
 // Kernel is the machine's kernel, for reading and for operations.
 type Kernel struct {
 	proc, sys string // mount points of proc and sysfs
-	machineID string // path of the file
+	machineID string // path of the file with the machine ID
 	tree      cgroup.Tree
 	modules   func() (*kmod.Index, error) // index of the running kernel's modules, read once
 
@@ -39,7 +39,8 @@ func NewKernel(index func() (*kmod.Index, error)) *Kernel {
 	return &Kernel{proc: "/proc", sys: "/sys", machineID: paths.MachineID, tree: cgroup.Mount, modules: index}
 }
 
-// Modules returns the index of the running kernel's modules, with those of AddModules.
+// Modules returns the index of the running kernel's modules, including the modules that AddModules
+// has added.
 func (k *Kernel) Modules() (*kmod.Index, error) {
 	k.mu.Lock()
 	extended := k.extended
@@ -153,7 +154,7 @@ func (k *Kernel) readModules(wanted []Module) (map[string]ModuleState, error) {
 		if err != nil {
 			return nil, err
 		}
-		// no module file to load: it is built in
+		// without a step to load, the module is built into the kernel
 		states[m.Name] = ModuleState{Known: true, Loaded: len(steps) == 0}
 	}
 	return states, nil
@@ -170,7 +171,7 @@ func rootIsShared() (bool, error) {
 func (k *Kernel) readGroups(have *Have, wanted []Group) error {
 	var s unix.Statfs_t
 	if unix.Statfs(string(k.tree), &s) != nil || s.Type != unix.CGROUP2_SUPER_MAGIC {
-		return nil // not mounted yet: no groups at all
+		return nil // the hierarchy is not mounted yet, so no group exists
 	}
 	for _, g := range wanted {
 		if _, err := os.Stat(filepath.Join(string(k.tree), g.Path)); err != nil {

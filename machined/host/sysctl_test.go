@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
-// planned returns the value of a parameter in a plan, and whether it is a restored one; "" if the
-// plan lacks it.
+// planned returns the value of a parameter in a plan, and whether the plan restores this value; ""
+// if the plan does not contain the parameter.
 func planned(c Config, f Facts, name string) (value string, restore bool) {
 	for _, s := range planSysctls(c, f) {
 		if s.Name == name {
@@ -21,8 +21,9 @@ func planned(c Config, f Facts, name string) (value string, restore bool) {
 	return "", false
 }
 
-// TestConntrack checks the parameters of connection tracking: the values of kube-proxy, or those of
-// the operator, with a hash table that fits, and none beside an external service proxy.
+// TestConntrack checks the parameters of connection tracking. They have the values of kube-proxy or
+// of the operator, and the hash table has a matching size. With an external service proxy, the plan
+// has none of them.
 func TestConntrack(t *testing.T) {
 	names := []string{conntrackMax, conntrackBuckets, conntrackEstablished, conntrackCloseWait, "net.nf_conntrack_max"}
 	cluster := func(pairs ...string) Config {
@@ -74,7 +75,8 @@ func TestConntrack(t *testing.T) {
 	}
 }
 
-// TestRemoved checks to which value a parameter returns that the configuration no longer contains.
+// TestRemoved checks the value to which a parameter returns after its removal from the
+// configuration.
 func TestRemoved(t *testing.T) {
 	previous := map[string]string{
 		conntrackEstablished: "432000", "net.nf_conntrack_max": "65536", minFreeName: "45056", "vm.swappiness": "60",
@@ -89,7 +91,7 @@ func TestRemoved(t *testing.T) {
 		{"net.nf_conntrack_max", "", false}, // by its other name
 		{minFreeName, "16384", false},
 		{"vm.swappiness", "60", true},
-		{"vm.dirty_bytes", "", false}, // the return of vm.dirty_ratio sets it
+		{"vm.dirty_bytes", "", false}, // the kernel resets it when vm.dirty_ratio returns
 		{"vm.dirty_ratio", "20", true},
 		{"vm.dirty_background_bytes", "4096", true},
 		{"vm.dirty_background_ratio", "", false},
@@ -99,7 +101,8 @@ func TestRemoved(t *testing.T) {
 			t.Errorf("%s returns to %q (restored: %v), want %q (%v)", c.name, value, restore, c.value, c.restore)
 		}
 	}
-	// The other parameter of a pair, and those of an external service proxy, do not return.
+	// A parameter does not return if the other parameter of its pair is configured, or if an
+	// external service proxy sets it.
 	for name, c := range map[string]Config{
 		"vm.dirty_ratio":     {PreviousSysctls: previous, Sysctls: map[string]string{"vm.dirty_bytes": "100000000"}},
 		"vm.dirty_bytes":     {PreviousSysctls: previous, Sysctls: map[string]string{"vm.dirty_ratio": "30"}},
@@ -111,8 +114,9 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// TestAlternatives sets each parameter of a pair on a fake kernel that sets the other one to 0 and
-// rejects 0 for a number of bytes, and removes it: the values from before return.
+// TestAlternatives configures each parameter of a pair and then removes it, on a fake kernel. This
+// kernel sets the other parameter of the pair to 0, and rejects 0 for a number of bytes. After the
+// removal, both parameters must have their previous values.
 func TestAlternatives(t *testing.T) {
 	k := fakeKernel(t, map[string]string{"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/sys/vm/dirty_bytes": "0\n", "proc/sys/vm/dirty_ratio": "20\n"})
 	set := func(c Config) {
@@ -177,13 +181,13 @@ func TestDifferentSysctls(t *testing.T) {
 	if got := strings.Join(lines, "; "); err != nil || got != `vm.swappiness is "7" instead of "60"` {
 		t.Errorf("%q, %v", got, err)
 	}
-	// as the kernel does
+	// the kernel sets vm.dirty_ratio to 0 when vm.dirty_bytes is set
 	if err := os.WriteFile(filepath.Join(k.proc, "sys/vm/dirty_ratio"), []byte("0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	lines, err = k.DifferentSysctls(former, small, []string{"vm.dirty_bytes"})
 	if got := strings.Join(lines, "; "); err != nil || got != `vm.dirty_ratio is "0" instead of "20"` {
-		t.Errorf("the pair: %q, %v", got, err)
+		t.Errorf("the other parameter of the pair: %q, %v", got, err)
 	}
 	converge(t, k, former)
 	if lines, err := k.DifferentSysctls(former, small, []string{"vm.swappiness", "vm.dirty_bytes", "vm.page-cluster"}); err != nil || len(lines) != 0 {

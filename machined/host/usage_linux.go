@@ -94,7 +94,7 @@ type GroupUsage struct {
 	Tasks      int64  `json:"tasks"`
 	Memory     int64  `json:"memory"` // bytes, cached files included
 	MemoryPeak int64  `json:"memoryPeak"`
-	// limit in bytes, beyond which processes are killed; missing: no limit of its own
+	// limit in bytes, beyond which processes are killed; missing: the group itself has no limit
 	MemoryMax int64 `json:"memoryMax,omitempty"`
 	Anonymous int64 `json:"anonymous"` // bytes that belong to no file
 	// ProcessorSeconds is the processor time since the creation of the group.

@@ -35,7 +35,8 @@ type Adopter struct {
 	Apply func(ctx context.Context, by api.Caller, documents []byte) error
 }
 
-// Adopt checks the template in an answer from an address, and makes its documents active.
+// Adopt verifies the template in an answer that came from an address, and makes its documents
+// active.
 func (a Adopter) Adopt(ctx context.Context, from netip.Addr, answer inventory.Answer) error {
 	if a.Installing() {
 		return nil

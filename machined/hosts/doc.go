@@ -13,7 +13,7 @@
 //	ledger.go        the machines that the ledger knows
 //	orchestrator.go  the list of the controllers, and the command for expressions
 //
-// A machine that sends its inventory trusts no answer: only a configuration that its own operator
-// has signed changes the machine (adopt.go). A machine that lists others stores nothing; it
-// publishes the list, and writes it to a file of the controllers.
+// A machine that sends its inventory does not trust the answers: only a configuration that its own
+// operator has signed changes the machine (adopt.go). A machine that lists others stores nothing;
+// it publishes the list, and writes it to a file of the controllers.
 package hosts

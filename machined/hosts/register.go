@@ -34,10 +34,10 @@ type RegisterDeps struct {
 	// CheckSource returns an error unless a source address belongs to a single machine outside the
 	// cluster.
 	CheckSource func(netip.Addr) error
-	// Members returns the fingerprints of the members of the cluster, and Names their names and the
-	// names of the machines with a ticket to join.
+	// Members returns the fingerprints of the members of the cluster. Names returns their names,
+	// and the names of the machines with a ticket to join.
 	Members, Names func() []string
-	// Approvals returns the approvals by rules, and Operators the CAs of the operators, in PEM.
+	// Approvals returns the approvals by rules. Operators returns the CAs of the operators, in PEM.
 	Approvals func() []trust.Approval
 	Operators func() []byte
 	// Offer returns the configuration of a claimed machine; nil without a claim.
@@ -59,7 +59,7 @@ type Register struct {
 	mu         sync.Mutex
 	list       inventory.List
 	callers    limits.Callers
-	eventLimit *rate.Limiter // events of new machines
+	eventLimit *rate.Limiter // limits the events about new machines
 	known      []byte        // the published list
 	written    []byte        // the content of the file
 	failing    bool          // the last write has failed
@@ -154,7 +154,8 @@ func (g *Register) Run(ctx context.Context) {
 }
 
 // publish sets the cell and writes the file, if the list has changed. Machines that have joined
-// leave the list. The next call tries again after an error; the first error in a row is an event.
+// leave the list. After an error, the next call tries again. Only the first of several consecutive
+// errors is an event.
 func (g *Register) publish() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

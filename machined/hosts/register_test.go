@@ -18,12 +18,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// empty is the file of an empty list.
+// empty is the content of the file for an empty list.
 const empty = `{"waiting":[],"members":[],"names":[]}`
 
 var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// registerTest is a register with a clock of its own.
+// registerTest is a register with a clock that the test sets.
 type registerTest struct {
 	*Register
 	t         *testing.T
@@ -64,8 +64,8 @@ func newRegisterTest(t *testing.T) *registerTest {
 	return r
 }
 
-// TestOffer checks that a claimed machine gets its configuration with the answer, and no other
-// machine.
+// TestOffer checks that the answer to a claimed machine contains its configuration, and that the
+// answers to other machines contain none.
 func TestOffer(t *testing.T) {
 	r := newRegisterTest(t)
 	key, err := pki.NewKey()
@@ -157,7 +157,7 @@ func TestRegister(t *testing.T) {
 	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); a.Listed || !strings.Contains(a.Reason, "a member of the cluster has this key") {
 		t.Errorf("%+v", a)
 	}
-	// The list ends with the setting.
+	// The list becomes empty when the configuration disables inventories.
 	r.members = nil
 	r.Report(message(t, key, "10.0.0.21:4000", "SN-1"))
 	r.disabled = true
@@ -195,7 +195,7 @@ func TestRegisterRejects(t *testing.T) {
 	if a := r.Report(message(t, key, "10.0.0.23:1", "SN-1")); !a.Listed {
 		t.Errorf("%+v", a)
 	}
-	// Many machines make few events.
+	// The number of events is limited, even for many machines.
 	for i := range 40 {
 		r.Report(message(t, newKey(t), fmt.Sprintf("10.0.1.%d:1", i), "SN-1"))
 	}
@@ -204,8 +204,8 @@ func TestRegisterRejects(t *testing.T) {
 	}
 }
 
-// TestWriteFails checks that a list that could not be written is written later, and that a machine
-// without controllers reports nothing.
+// TestWriteFails checks that a list that could not be written is written later. A machine without
+// controllers, on which the directory does not exist, must report no failure.
 func TestWriteFails(t *testing.T) {
 	r := newRegisterTest(t)
 	r.writeErr = fs.ErrNotExist
@@ -218,7 +218,7 @@ func TestWriteFails(t *testing.T) {
 	if len(r.events) != 1 || !strings.Contains(r.events[0], "no space left on device; the objects of waiting machines are out of date") {
 		t.Errorf("%q", r.events)
 	}
-	// The same failure again is no second event; a failure after a success is.
+	// A repeated failure is not a second event, but a failure after a success is.
 	r.publish()
 	if len(r.events) != 1 {
 		t.Errorf("%q", r.events)

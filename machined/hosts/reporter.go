@@ -29,7 +29,7 @@ const (
 
 // ReporterDeps is the environment of a Reporter.
 type ReporterDeps struct {
-	// Waits reports whether the machine has no configuration.
+	// Waits is true while the machine waits for a configuration.
 	Waits cell.View[bool]
 	// Domains are the search domains of the network.
 	Domains cell.View[[]string]
@@ -41,7 +41,7 @@ type ReporterDeps struct {
 	Key func() *ecdsa.PrivateKey
 	// Send sends an inventory to an address.
 	Send func(ctx context.Context, address netip.Addr, key *ecdsa.PrivateKey, h inventory.Host) (inventory.Answer, error)
-	// Adopt makes the signed configuration in the answer of an address active, or rejects it.
+	// Adopt activates the signed configuration that an address sent in its answer, or rejects it.
 	Adopt func(ctx context.Context, address netip.Addr, answer inventory.Answer) error
 	// Event adds an event to the machine's events.
 	Event func(kind, message string)
@@ -114,8 +114,8 @@ func (r *Reporter) report(ctx context.Context, names []string) {
 		case err != nil:
 			why = err.Error()
 		case answer.Template != nil:
-			// Any computer can send a configuration: the next address may have a valid
-			// configuration.
+			// After a rejection, report tries the next address: any computer can send a
+			// configuration, so this answer may be false.
 			if err = r.deps.Adopt(ctx, address, answer); err == nil {
 				return
 			}
@@ -162,8 +162,8 @@ func (r *Reporter) receivers(ctx context.Context, names []string) []netip.Addr {
 	return out
 }
 
-// lookup has a deadline of its own: a name without an answer must not prevent the lookup of the
-// next name.
+// lookup returns the addresses of a name. It has a deadline of its own, because a name without an
+// answer must not prevent the lookup of the next name.
 func (r *Reporter) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()

@@ -19,8 +19,8 @@ const (
 	refusalInterval = 30 * time.Second
 	// maxAttempts bounds the approvals that a pass tries: stolen controllers could list many.
 	maxAttempts = 8
-	// attemptsTimeout bounds these attempts, because the removals of the pass wait for them. An
-	// evaluation takes less than a second on real hardware.
+	// attemptsTimeout bounds the attempts of a pass, because the removals of the pass come after
+	// them. An evaluation takes less than a second on real hardware.
 	attemptsTimeout = 30 * time.Second
 )
 
@@ -84,15 +84,15 @@ type signed[V any] struct {
 	by       string
 }
 
-// approve returns a nil error if a rule has approved a machine, else the reason why not. first
-// reports the first approval of this machine by the rule, with the identity that the rule lists;
-// the approval is stored before it has an effect. tries is the number of attempts that are left in
+// approve returns nil if the rule r has approved the machine with the key. Otherwise the error is
+// the reason. first is true if this call has approved the machine; the approval is then stored, and
+// identity is the identity that the rule lists. tries is the number of attempts that are left in
 // this pass.
 func (s *approvals) approve(ctx context.Context, key string, r rule, now time.Time, tries *int) (first bool, identity claim.Identity, err error) {
 	known := s.deps.Approvals()
 	a, found := recorded(known, key, r)
 	if found && s.stored[a.ID()] {
-		// A rule that was signed later can have approved another machine since.
+		// In the meantime, a rule that was signed later can have approved another machine.
 		return false, claim.Identity{}, known.CheckApproval(a)
 	}
 	this := attempt{r.id, key}
@@ -158,8 +158,8 @@ func (s *approvals) newApproval(ctx context.Context, key string, r rule, now tim
 	return a, err
 }
 
-// inTurn returns the claims, beginning with the first claim that the last pass has not tried, so
-// that claims that are refused again and again do not use up all attempts.
+// inTurn returns the claims, beginning with the first claim that the last pass has not tried.
+// Otherwise, claims that are rejected in each pass would use up all attempts.
 func (s *approvals) inTurn(all []claim.Claim) []claim.Claim {
 	i := slices.IndexFunc(all, func(c claim.Claim) bool { return c.Key == s.next })
 	s.next = ""

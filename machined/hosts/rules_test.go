@@ -54,13 +54,13 @@ func newRulesTest(t *testing.T) *claimsTest {
 	return c
 }
 
-// TestRules checks what a claim by a rule needs.
+// TestRules checks the conditions for the approval of a claim by a rule.
 func TestRules(t *testing.T) {
 	const refused = "failure: machine rack7-00000001: OrlopApprovalRule rack does not approve it: "
 	for _, r := range []struct {
 		name   string
 		change func(*testing.T, *claimsTest)
-		want   string // start of the events; "": approved
+		want   string // start of the reported events; "": the claim is approved
 	}{
 		{"valid", func(*testing.T, *claimsTest) {}, ""},
 		{"an expression that is true", func(_ *testing.T, c *claimsTest) {
@@ -136,8 +136,8 @@ func (c *claimsTest) ruleOnly() claim.Signed {
 	return s
 }
 
-// TestSerialOnce checks that a second machine with the serial number is refused until an operator
-// decides, and that the first one does not need its inventory any more.
+// TestSerialOnce checks that a rule does not approve a second machine with the same serial number
+// until an operator decides. The first machine stays approved when it sends no inventory any more.
 func TestSerialOnce(t *testing.T) {
 	c := newRulesTest(t)
 	c.step()
@@ -147,18 +147,20 @@ func TestSerialOnce(t *testing.T) {
 	if got := c.step(); !strings.Contains(got, "machine rack7-00000002: OrlopApprovalRule rack does not approve it: another machine, with the key "+key(1)) || c.Offer(key(2)) != nil || c.Offer(key(1)) == nil {
 		t.Errorf("%s, offers %v", got, c.offers)
 	}
-	// A rule that was signed at the same time excludes it, too.
+	// Another rule with the serial number, signed at the same time, does not approve the second
+	// machine either.
 	c.list.Rules["other"] = c.signRule(serials(2, "SN-1", "SN-3"), c.admin)
 	c.list.Claims[1].Rule = "other"
 	if got := c.step(); !strings.Contains(got, "another machine") || c.Offer(key(2)) != nil {
 		t.Error(got)
 	}
-	// The operator names the fingerprint to the API server.
+	// The operator approves the fingerprint of the second machine, so its claim needs no rule.
 	c.list.Claims[1].Rule = ""
 	if got := c.step(); got != "" || c.Offer(key(2)) == nil {
 		t.Error(got)
 	}
-	// The operator signs again: the machine at hand is the second one.
+	// The operator signs the rule again. It then approves the second machine, which sends
+	// inventories, and not the first.
 	c.now = c.now.Add(time.Minute)
 	c.list.Written = c.now
 	c.list.Rules["other"] = c.signRule(serials(2, "SN-1", "SN-3"), c.admin)
@@ -171,8 +173,8 @@ func TestSerialOnce(t *testing.T) {
 	}
 }
 
-// TestReplacedRule checks the reason for which a machine that has its configuration is not approved
-// by a rule that was signed again.
+// TestReplacedRule checks the reason that is reported if a rule was signed again and does not
+// approve a machine that already has its configuration.
 func TestReplacedRule(t *testing.T) {
 	c := newRulesTest(t)
 	c.step()
@@ -185,8 +187,8 @@ func TestReplacedRule(t *testing.T) {
 	}
 }
 
-// TestAttempts checks that refused approvals are tried again after some time, and that a long list
-// costs few evaluations at a time.
+// TestAttempts checks that rejected approvals are tried again after refusalInterval, and that a
+// pass over a long list makes few evaluations.
 func TestAttempts(t *testing.T) {
 	c := newRulesTest(t)
 	rule := serials(20)
@@ -211,7 +213,8 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestTurns checks that a claim is tried while many claims before it are refused again and again.
+// TestTurns checks that a claim is tried even if many claims before it in the list are always
+// rejected.
 func TestTurns(t *testing.T) {
 	c := newRulesTest(t)
 	const last = 59
@@ -230,10 +233,11 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRulesInRandomWorlds checks passes over lists of stolen controllers, which make any claim by
-// any rule, and of machines that state any serial number. A template demands rules. Machined offers
-// no configuration for more machines than the maximum of a rule, to two machines with a serial
-// number, after the expiry of a rule, or without a valid signature.
+// TestRulesInRandomWorlds checks passes over random lists, as stolen controllers can write them:
+// with any claims by any rules, and with machines that state any serial number. The template
+// requires an approval by a rule. Machined offers no configuration for more machines than the
+// maximum of a rule, to two machines with a serial number, after the expiry of a rule, or without a
+// valid signature.
 func TestRulesInRandomWorlds(t *testing.T) {
 	offered := 0
 	for seed := range 60 {
@@ -300,7 +304,7 @@ func TestRulesInRandomWorlds(t *testing.T) {
 					}
 				}
 				if serial[k+made.Rule] == "" {
-					t.Fatalf("seed %d: an approval without a record", seed)
+					t.Fatalf("seed %d: the ledger does not have the approval", seed)
 				}
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// ttl exceeds the lifetime of any machine.
+// ttl is the TTL of the certificate. It exceeds the lifetime of any machine.
 const ttl = 50 * 365 * 24 * time.Hour
 
 // Files are the files of a key and its certificate, in one directory.
@@ -52,7 +52,7 @@ func (i *Identity) Key() *ecdsa.PrivateKey {
 	return nil
 }
 
-// Read reads the key, or creates it on first boot. hasStorage reports that STATE is mounted. A
+// Read reads the key, or creates it on first boot. hasStorage is true if STATE is mounted. A
 // machine with an unreadable key gets a temporary key: without a key its API could not even report
 // the problem.
 func (i *Identity) Read(hasStorage bool) error {

@@ -28,7 +28,7 @@ import (
 type importedStore struct {
 	artifacttest.Source
 	released []string
-	kept     []string // retained by Unpin
+	kept     []string // digests that Unpin has retained
 }
 
 func (b *importedStore) Release(_ context.Context, digests []string) error {
@@ -73,7 +73,7 @@ func testRegistry(t *testing.T, text string) (server *httptest.Server, address, 
 	return server, address, sum
 }
 
-// spec is an add-on with an artifact.
+// spec returns an add-on with the artifact sum, which the registries may have.
 func spec(sum string, registries ...string) config.AddonSpec {
 	s := config.AddonSpec{Artifact: config.Artifact{Registry: "registry.example.com", Repository: "team/web", SHA256: sum}}
 	for _, r := range registries {
@@ -82,9 +82,9 @@ func spec(sum string, registries ...string) config.AddonSpec {
 	return s
 }
 
-// TestArtifactManager checks that an artifact comes from containerd, else from the first registry
-// that has it, once; that a missing artifact is reported with the searched places; and that
-// unwanted artifacts are pruned when no former state may come back.
+// TestArtifactManager checks that an artifact is fetched once, from containerd or else from the
+// first registry that has it. A missing artifact is reported with the searched places. Unwanted
+// artifacts are pruned when no rollback or revert can need them any more.
 func TestArtifactManager(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")
@@ -102,7 +102,7 @@ func TestArtifactManager(t *testing.T) {
 	wanted := []config.AddonSpec{spec(remoteSum, gone, empty, address+"/outside"), spec(here), spec(nowhere, gone, empty), spec(bad)}
 	found := k.round(t.Context(), wanted, func(a Artifacts) { told = append(told, a) })
 	if len(told) != 4 || len(told[0]) != 1 || told[0][here] != "" {
-		t.Errorf("told %q: what is there at once was not told at once", told)
+		t.Errorf("published %q; the artifacts of containerd must be published first", told)
 	}
 	if found[remoteSum] != "" || found[here] != "" || k.store.Verify(remoteSum) != nil || k.store.Verify(here) != nil {
 		t.Errorf("found %q", found)
@@ -111,7 +111,7 @@ func TestArtifactManager(t *testing.T) {
 	for _, want := range []string{name + ": it was not imported on this machine", "registry " + gone + ": ", "connection refused", "registry " + empty + ": does not have it",
 		"import it with `orlopctl image import`"} {
 		if !strings.Contains(found[nowhere], want) {
-			t.Errorf("of what is nowhere is said %q, without %q", found[nowhere], want)
+			t.Errorf("the reason of an artifact that no source has is %q, without %q", found[nowhere], want)
 		}
 	}
 	for _, want := range []string{"is unusable: it has 0 layers", "no registry is named (spec.registries)"} {
@@ -120,17 +120,17 @@ func TestArtifactManager(t *testing.T) {
 		}
 	}
 	if !found.missing() {
-		t.Error("nothing is missing")
+		t.Error("missing returns false")
 	}
 
 	// The next round publishes the former result first.
 	told = nil
 	k.round(t.Context(), wanted, func(a Artifacts) { told = append(told, a) })
 	if told[0][nowhere] != found[nowhere] || told[0][remoteSum] != "" {
-		t.Errorf("in the next round is told %q", told[0])
+		t.Errorf("the next round first publishes %q", told[0])
 	}
 
-	// It is stored from now on, independent of its source.
+	// The fetched artifacts are stored, so their sources are not needed any more.
 	server.Close()
 	clear(local.Source)
 	wanted = wanted[:2]
@@ -140,7 +140,7 @@ func TestArtifactManager(t *testing.T) {
 	}
 	k.up = true
 	if err := k.prune(t.Context(), wanted[1:], false); err != nil || !slices.Equal(local.released, []string{"sha256:" + here}) || k.store.Verify(remoteSum) != nil {
-		t.Errorf("%v, let go in containerd: %q; %v", err, local.released, k.store.Verify(remoteSum))
+		t.Errorf("%v, released in containerd: %q; %v", err, local.released, k.store.Verify(remoteSum))
 	}
 	if err := k.prune(t.Context(), wanted[1:], true); err != nil || k.store.Verify(here) != nil || !errors.Is(k.store.Verify(remoteSum), fs.ErrNotExist) || !slices.Equal(local.kept, local.released) {
 		t.Errorf("%v, left: %v %v", err, k.store.Verify(here), k.store.Verify(remoteSum))
@@ -151,8 +151,8 @@ func TestArtifactManager(t *testing.T) {
 	}
 }
 
-// TestLyingRegistry checks that a registry which sends the manifest of another artifact, or its
-// layers, does not keep a machine from the artifact that the next registry has.
+// TestLyingRegistry checks that a machine gets an artifact from the next registry if the first
+// registry sends the manifest or the layers of another artifact.
 func TestLyingRegistry(t *testing.T) {
 	_, honest, sum := testRegistry(t, "a: 1")
 	other, _, otherSum := testRegistry(t, "b: 1")
@@ -167,7 +167,7 @@ func TestLyingRegistry(t *testing.T) {
 	k := &artifactManager{egress: func() egress.Config { return egress.Config{} }, store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: &importedStore{Source: artifacttest.Source{}}, event: func(string, string) {}, up: true}
 	address := strings.TrimPrefix(liar.URL, "http://") + "/outside"
 	if found := k.round(t.Context(), []config.AddonSpec{spec(sum, address)}, func(Artifacts) {}); !found.missing() || asked == 0 || k.store.Verify(sum) == nil {
-		t.Errorf("from the liar alone: %q", found)
+		t.Errorf("from the lying registry alone: %q", found)
 	}
 	if found := k.round(t.Context(), []config.AddonSpec{spec(sum, address, honest+"/outside")}, func(Artifacts) {}); found.missing() || k.store.Verify(sum) != nil {
 		t.Errorf("with another registry: %q", found)

@@ -43,7 +43,8 @@ var mirrorLimits = loopback.Limits{Clients: 256, MaxUnauthenticated: 64, Header:
 // the configured mirrors, to which it forwards requests.
 type localMirror struct {
 	url string
-	// required, because pods in the machine's network namespace can connect too
+	// clients must present the token, because pods in the machine's network namespace can connect,
+	// too
 	token string
 }
 
@@ -80,7 +81,7 @@ func (m *Manager) openMirror() (images, proxy localMirror, err error) {
 // other control-plane machines.
 type peerImages struct {
 	deps *Deps
-	own  mirror.Source // of this machine; imagePullPolicy Always resolves them, too
+	own  mirror.Source // images of this machine, also for imagePullPolicy Always
 
 	mu      sync.Mutex
 	retryAt map[netip.Addr]time.Time // end of the delay for machines that did not answer

@@ -135,8 +135,8 @@ func registryFile(name string, all []config.ImageRegistry, site bool, images, pr
 		url = proxy.url + mirror.ProxyPath + r.Address.Repository()
 		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
 		mirrors.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
-		// the CAs are for the issuer of the registry's tokens, which containerd calls without the
-		// proxy
+		// containerd calls the issuer of the registry's tokens without the proxy, and verifies it
+		// with these CAs
 		mirrors.WriteString(caLine(i, r, site))
 		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ProxyHeader, proxy.token)
 		if r.Username != "" {

@@ -11,10 +11,11 @@
 // A disk with content is rejected unless the configuration names it. The disk that the system was
 // booted from, read-only disks and disks that are too small are never targets.
 //
-// Each operation survives a power cut (docs/decisions/0015-install-order.md): the table comes
-// first, and has no DATA, which the installed system creates on its first boot; the boot loader
-// comes last. Without the boot loader, the firmware skips the disk and boots the medium again. So a
-// disk with neither DATA nor boot loader is an interrupted installation, and is installed again.
+// Each operation survives a power cut (docs/decisions/0015-install-order.md). The partition table
+// is written first. It has no DATA partition, which the installed system creates on its first boot.
+// The boot loader is written last. Without the boot loader, the firmware skips the disk and boots
+// the medium again. So a disk with neither DATA nor boot loader is an interrupted installation, and
+// is installed again.
 //
 // The package does not create DATA and never upgrades.
 package install

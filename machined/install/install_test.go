@@ -69,7 +69,7 @@ func holding(d Disk, what string) Disk {
 var (
 	ran    = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
 	cutOff = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State)
-	// native has larger sectors; twinned has the version that is to be installed.
+	// native has larger sectors. twinned already contains the version that is to be installed.
 	native  = Disk{Path: "/dev/sdd", Model: "Large", Transport: "sata", Size: 500 * gib, SectorSize: 4096}
 	twinned = func() Disk {
 		d := with(second, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
@@ -79,7 +79,7 @@ var (
 	flashed = bootable(with(virtio, layout.ESP, layout.RootA, layout.RootB))
 )
 
-// scenarios are situations of an operator; testdata contains the answer of the machine to each.
+// scenarios are requests for an installation; testdata contains the answer of the machine to each.
 var scenarios = []struct {
 	name   string
 	config Config
@@ -134,7 +134,7 @@ func TestTooLarge(t *testing.T) {
 		f := Facts{Disks: []Disk{virtio}, System: system()}
 		change(&f.System)
 		if _, err := Plan(Config{}, f); err == nil {
-			t.Errorf("%+v fits", f.System)
+			t.Errorf("a system that is too large is accepted: %+v", f.System)
 		}
 	}
 }
@@ -173,15 +173,15 @@ func TestStopAnywhere(t *testing.T) {
 				continue
 			}
 			if got, want := reconcile.Print(Operations(again, Tools{})), reconcile.Print(ops); strings.Join(got, "\n") != strings.Join(want, "\n") {
-				t.Errorf("stopped after %q: %q is left", op, got)
+				t.Errorf("stopped after %q: the next attempt has the operations %q", op, got)
 			}
 		}
-		// the first boot
+		// The first boot creates DATA.
 		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: layout.Data, Type: layout.TypeData, Size: gib})
-		// the boot disk is not examined for a loader
+		// Bootable is false, because the boot disk is not examined for a boot loader.
 		d.Bootable = false
 		if _, err := Plan(Config{}, Facts{Disks: []Disk{d}, System: system()}); err == nil {
-			t.Error("a system that ran is installed over")
+			t.Error("an installation over a system that has booted is accepted")
 		}
 		if all := Installed([]Disk{virtio, d}); len(all) != 1 {
 			t.Errorf("installed systems: %v", all)
@@ -207,7 +207,7 @@ func stopped(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestStoppable checks that a copy of hundreds of megabytes ends with its context.
+// TestStoppable checks that the operations that copy hundreds of megabytes end with their context.
 func TestStoppable(t *testing.T) {
 	if n, err := (contextReader{stopped(t), strings.NewReader("root")}).Read(make([]byte, 4)); n != 0 || err == nil {
 		t.Errorf("read %d, %v", n, err)
@@ -227,7 +227,7 @@ func TestUnexamined(t *testing.T) {
 			t.Errorf("%s: installed without an operator", table)
 		}
 		if _, err := Plan(Config{Wipe: virtio.Path}, f); err != nil {
-			t.Errorf("%s, named: %v", table, err)
+			t.Errorf("%s, although the configuration names the disk: %v", table, err)
 		}
 	}
 }

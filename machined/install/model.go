@@ -13,7 +13,7 @@ import (
 // Config is the requested installation.
 type Config struct {
 	Disk config.DiskSelector
-	Wipe string // path, serial number or WWID of the disk with expendable content
+	Wipe string // path, serial number or WWID of the disk; its content may be lost
 	// Unattended is true if the configuration came from a medium and not from an operator. A disk
 	// with an installed system is then rejected even if the configuration names it; otherwise a
 	// machine that boots its medium again would wipe itself each time.

@@ -24,9 +24,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Do wipes both ends of the disk, so that no half of the old table stays, and the ranges of the new
-// partitions, so that they are blank; then it writes the table, backup first. The disk and its
-// partitions get random GUIDs, by which init distinguishes the disk from others with the same
+// Do wipes both ends of the disk, which removes both copies of the old table. It wipes the ranges
+// of the new partitions, which are then blank. Then it writes the table, backup first. The disk and
+// its partitions get random GUIDs, by which init distinguishes the disk from others with the same
 // system (docs/decisions/0049-system-disk.md). The kernel knows the partitions when Do returns.
 func (d CreatePartitionTable) Do(context.Context) error {
 	if err := d.divide(); err != nil {

@@ -28,7 +28,7 @@ func Plan(c Config, f Facts) (Want, error) {
 	if s.RootSize > int64(s.Sizes.Root) {
 		return Want{}, fmt.Errorf("the system's root has %d MiB, its partition would have %d MiB: the image was built wrong", s.RootSize>>20, s.Sizes.Root>>20)
 	}
-	if 2*s.UKISize > int64(s.Sizes.ESP) { // the current version and the next
+	if 2*s.UKISize > int64(s.Sizes.ESP) { // space for two versions
 		return Want{}, fmt.Errorf("the boot image has %d MiB, the ESP would have %d MiB: the image was built wrong", s.UKISize>>20, s.Sizes.ESP>>20)
 	}
 	return Want{Disk: d, Others: others, System: s}, nil
@@ -60,8 +60,8 @@ type Tools struct {
 }
 
 // Operations returns the operations of an installation, in the only order that survives a power
-// cut. There is no difference to compute: an interrupted installation is repeated from the
-// beginning.
+// cut. They do not depend on the state of the disk: an interrupted installation is repeated from
+// the beginning.
 func Operations(w Want, t Tools) []reconcile.Op {
 	if t.Report == nil {
 		t.Report = func(int64, int64) {}

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// wire is a link for a test: the frames for the machine, and the frames from it.
+// wire is a link for a test. in are the frames that the machine receives, and out the frames that
+// it sends.
 type wire struct {
 	in     chan []byte
 	out    chan []byte
@@ -77,8 +78,9 @@ func start(t *testing.T, file string, cfg Config) (fixture, context.Context) {
 	return f, ctx
 }
 
-// TestController receives a frame, derives a label, loses the neighbor and its link, and has the
-// label from STATE after a restart.
+// TestController sends a frame to a controller, and checks the neighbor and its label. The label
+// stays after the neighbor has expired and the link was removed. After a restart, the controller
+// reads the label from STATE.
 func TestController(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "labels.json")
 	rules := Config{Labels: []config.LLDPLabel{{Key: "example.com/switch", From: config.LLDPSystemName}}}
@@ -98,7 +100,7 @@ func TestController(t *testing.T) {
 	if _, err := cell.Wait(ctx, f.Labels(), labelled); err != nil {
 		t.Fatal(err)
 	}
-	// expires after a second
+	// a frame that expires after a second
 	w.in <- frameOf(chassis, port, tlv(typeTTL, "\x00\x01"), tlv(typeSystemName, "leaf1"), end)
 	if _, err := cell.Wait(ctx, f.Neighbors(), func(all []Neighbor) bool { return len(all) == 0 }); err != nil {
 		t.Fatal(err)
@@ -130,8 +132,8 @@ func TestController(t *testing.T) {
 	}
 }
 
-// TestFlood checks that a host that announces many names changes a label once a second at most, and
-// that the last name stays.
+// TestFlood checks a host that announces many names in a short time: the label changes at most once
+// a second, and finally has the last name.
 func TestFlood(t *testing.T) {
 	f, ctx := start(t, "", Config{Labels: []config.LLDPLabel{{Key: "a", From: config.LLDPSystemName}}})
 	_, before := f.Labels().Get()
@@ -143,13 +145,13 @@ func TestFlood(t *testing.T) {
 	if _, err := cell.Wait(ctx, f.Labels(), func(l map[string]string) bool { return l["a"] == "leaf14" }); err != nil {
 		t.Fatal(err)
 	}
-	// the first change is at once
+	// 1+: the first change needs no delay
 	if _, after := f.Labels().Get(); after-before > 1+uint64(time.Since(began)/decideInterval) {
 		t.Errorf("%d changes in %v", after-before, time.Since(began))
 	}
 }
 
-// TestDamagedStore checks that a damaged file does not prevent labels.
+// TestDamagedStore checks that the controller derives labels even if the stored file is damaged.
 func TestDamagedStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "labels.json")
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
@@ -163,8 +165,8 @@ func TestDamagedStore(t *testing.T) {
 	}
 }
 
-// TestAnnounce checks that the machine sends only if its configuration says so, and withdraws its
-// name.
+// TestAnnounce checks that the machine announces itself only while the configuration requests it.
+// When the request ends, the machine sends a last announcement with TTL 0.
 func TestAnnounce(t *testing.T) {
 	f, ctx := start(t, "", Config{})
 	w := <-f.wires
@@ -203,7 +205,7 @@ func TestSocketFails(t *testing.T) {
 	select {
 	case w = <-f.wires:
 	case <-ctx.Done():
-		t.Fatal("no second socket")
+		t.Fatal("the controller does not open a second socket")
 	}
 	w.in <- frameOf(chassis, port, ttl, end)
 	if _, err := cell.Wait(ctx, f.Neighbors(), func(all []Neighbor) bool { return len(all) == 1 }); err != nil {

@@ -18,7 +18,7 @@ import (
 const etherType = 0x88cc
 
 // maxFrame is the size of the largest frame that is read, in bytes: an Ethernet header and 1500
-// bytes. The kernel cuts a longer frame, so that the decoding of the frame fails.
+// bytes. The kernel cuts a longer frame, which then cannot be decoded.
 const maxFrame = 14 + 1500
 
 // nearestBridge is the group address that no bridge forwards (IEEE 802.1AB-2016, table 7-1).
@@ -88,7 +88,7 @@ func decode(frame []byte) (Neighbor, error) {
 		if err != nil {
 			return Neighbor{}, err
 		}
-		// The first three have a fixed order, and none of them occurs twice (9.2.7.7.1).
+		// The first three TLVs have a fixed order, and none of them occurs twice (9.2.7.7.1).
 		if first := kind >= typeChassis && kind <= typeTTL; i < 3 && kind != typeChassis+i || i >= 3 && first {
 			return Neighbor{}, fmt.Errorf("LLDP: TLV %d has type %d; expected chassis, port and TTL first, each once", i+1, kind)
 		}

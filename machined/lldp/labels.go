@@ -11,10 +11,10 @@ import (
 )
 
 // Labels returns the labels that the neighbors give the Node, and the reasons for which a label has
-// no value or an old value. A label has a value if all neighbors that the rule selects agree on it.
-// If they do not, or none gives a value, the label keeps its last value: a switch that restarts
-// sends nothing for minutes, and the removal of a label could stop the pods that need the label at
-// the next start of the kubelet.
+// no value or an old value. A label gets a value if all neighbors that the rule selects give the
+// same value. If they give different values or none, the label keeps its last value. A switch that
+// restarts sends no frames for minutes, and without the label, the next start of the kubelet could
+// stop pods that need the label.
 func Labels(rules []config.LLDPLabel, neighbors []Neighbor, last map[string]string) (labels map[string]string, problems []string) {
 	labels = map[string]string{}
 	for _, r := range rules {

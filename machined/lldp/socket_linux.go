@@ -26,8 +26,8 @@ var lldpFilter = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// buffer is the size of the receive buffer in bytes. It is small, so that the kernel drops the
-// frames of a flood.
+// buffer is the size of the receive buffer in bytes. It is small, because the kernel should drop
+// the frames of a flood.
 const buffer = 16 << 10
 
 // Listen opens a packet socket for LLDP on a link. It also receives the frames of a member of a

@@ -34,8 +34,8 @@ type PodDeps struct {
 	Listen func() (net.Listener, error)
 }
 
-// podShipment passes requests of podlogd on to a receiver, over a connection of its own, so that
-// pods do not delay the records of the machine.
+// podShipment passes requests of podlogd on to a receiver. It has a connection of its own, so pods
+// do not delay the records of the machine.
 type podShipment struct {
 	mu     sync.Mutex // held during a request
 	sender *sender.Sender

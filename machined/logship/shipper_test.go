@@ -75,7 +75,7 @@ func (a archive) wait(t *testing.T, source string, n int) []string {
 	return all
 }
 
-// receiver is the receiver in the form of the configuration.
+// receiver returns the receiver in the form of the configuration.
 func (a archive) receiver(t *testing.T, name string, sources ...config.LogSource) config.Receiver {
 	t.Helper()
 	ca, err := config.ParseCertificate(string(a.CA.CertPEM()))
@@ -127,9 +127,9 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestShipping checks that receivers change with the configuration, that the audit log arrives with
-// its chain, that a receiver gets only its sources, and that each connection ends in order at
-// shutdown.
+// TestShipping checks that receivers change with the configuration, and that each receiver gets
+// only its sources. The audit log must arrive with its chain, and each connection must be closed in
+// order at shutdown.
 func TestShipping(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -156,7 +156,7 @@ func TestShipping(t *testing.T) {
 	told := strings.Join(second.wait(t, "events", 3), "\n")
 	for _, want := range []string{"log-shipping: send to receiver first at 127.0.0.1:", "log-shipping: send to receiver second at", "disk: grow DATA"} {
 		if strings.Count(told, want) != 1 {
-			t.Errorf("the events want %q once:\n%s", want, told)
+			t.Errorf("the events must contain %q once:\n%s", want, told)
 		}
 	}
 	var chain audit.Chain
@@ -182,15 +182,15 @@ func TestShipping(t *testing.T) {
 	if lines, _ := first.lines.Get(); len(texts(t, lines, "audit")) != 5 || len(texts(t, lines, "events")) > 0 {
 		t.Errorf("a receiver that is not configured has got %v", lines)
 	}
-	// during the shutdown no sender starts
+	// After Close, a change of the configuration starts no sender.
 	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: both}))
 	if states, err = m.States(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {
 		t.Errorf("%+v, %v", states, err)
 	}
 }
 
-// TestChainOverOTLP checks that a receiver of OTLP can verify the chain of the audit log, by the
-// texts and by the attributes.
+// TestChainOverOTLP checks that a receiver of OTLP can verify the chain of the audit log, both from
+// the texts and from the attributes.
 func TestChainOverOTLP(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -256,14 +256,15 @@ func TestMachineCertificate(t *testing.T) {
 	}
 }
 
-// TestShippingThroughProxy checks that lines go through the proxy of the site, by the CA of the
-// site only, and that their delivery is confirmed although the proxy ends the TCP connections.
+// TestShippingThroughProxy checks that lines reach a receiver through the proxy of the site, and
+// that only the CA of the site verifies the receiver. The delivery must be confirmed by the
+// receiver, because the proxy terminates the TCP connections.
 func TestShippingThroughProxy(t *testing.T) {
 	t.Run("json", func(t *testing.T) { shipThroughProxy(t, config.FormatJSON, `{"taken":{"audit":1},"orderly":true}`) })
 	t.Run("otlp", func(t *testing.T) { shipThroughProxy(t, config.FormatOTLP, `{"taken":{"audit":1}}`) })
 }
 
-// shipThroughProxy checks a format with the position that is stored at the end.
+// shipThroughProxy checks a format of the lines, and the position that is stored at the end.
 func shipThroughProxy(t *testing.T, format config.LogFormat, position string) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -307,8 +308,8 @@ func shipThroughProxy(t *testing.T, format config.LogFormat, position string) {
 }
 
 // TestKubernetesSync checks that a receiver gets the audit log of Kubernetes when the machine gets
-// a cluster, that its files are synced while the receiver is away, and that the loop ends with the
-// last receiver for them and at shutdown.
+// a cluster, and that the files of this log are synced while the receiver is away. The loop that
+// syncs them must end with the last receiver of this log, and at shutdown.
 func TestKubernetesSync(t *testing.T) {
 	dir, cluster := t.TempDir(), ""
 	file, err := os.OpenFile(filepath.Join(dir, kubeaudit.File), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -340,7 +341,7 @@ func TestKubernetesSync(t *testing.T) {
 	select {
 	case <-synced:
 	case <-ctx.Done():
-		t.Error("without the receiver, nothing is synced")
+		t.Error("the files are not synced while the receiver is away")
 	}
 	ended := m.kubernetes.ended
 	check(t, m.set(t.Context(), Config{Machine: "m1"}))

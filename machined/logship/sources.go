@@ -55,8 +55,8 @@ func (s *Shipper) sources(want []config.LogSource) (list []sender.Source) {
 	return list
 }
 
-// auditSource is a record of the audit log, line by line as written, so that its chain can be
-// verified.
+// auditSource is a record of the audit log. Each line is sent as it was written, so the receiver
+// can verify the chain.
 func auditSource(name string, log *audit.Log) sender.Source {
 	return sender.Source{
 		Newest: func() map[string]uint64 { return map[string]uint64{name: log.Newest()} },
@@ -94,8 +94,8 @@ func auditSource(name string, log *audit.Log) sender.Source {
 	}
 }
 
-// kubernetesSource is the audit log of Kubernetes, line by line as written, so that its chain can
-// be verified.
+// kubernetesSource is the audit log of Kubernetes. Each line is sent as it was written, so the
+// receiver can verify the chain.
 func kubernetesSource(log *kubeaudit.Log) sender.Source {
 	const name = string(config.SourceKubernetes)
 	return sender.Source{
@@ -104,7 +104,7 @@ func kubernetesSource(log *kubeaudit.Log) sender.Source {
 			last, checked := after(name), false
 			for r := (&kubeaudit.Reader{Log: log}); ; {
 				grown := log.Changed()
-				// before the disk is mounted, and before the first request, there is no log
+				// the log does not exist before the disk is mounted, and before the first request
 				if !checked {
 					newest := log.Newest()
 					if checked = newest > 0; checked && last > newest {
@@ -212,7 +212,7 @@ func kernelSource(boot string) sender.Source {
 func kernelTime(at time.Duration) time.Time {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
-		return time.Now() // it never fails
+		return time.Now() // this cannot happen: CLOCK_MONOTONIC can always be read
 	}
 	return time.Now().Add(at - time.Duration(now.Nano()))
 }
@@ -241,12 +241,13 @@ func (s *Shipper) servicesSource(boot string) sender.Source {
 					return err
 				}
 				for _, service := range list {
-					// on an error, the service has just been removed
+					// Log fails if the service has just been removed.
 					if ring, err := s.deps.Services.Log(service.Name); err == nil {
 						all.set(service.Name, ring)
 					}
 				}
-				// all.get() has removed services, too: their last lines may contain the reason
+				// all.get() includes removed services: their last lines may contain the reason of
+				// the removal.
 				for service, n := range all.get() {
 					if following[service] == n.ring {
 						continue

@@ -17,7 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestRecordBegunAnew checks that a cursor of a former record does not block a restarted record.
+// TestRecordBegunAnew checks that a source sends the lines of a restarted record, although the
+// stored cursor of the former record has a higher number.
 func TestRecordBegunAnew(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -52,8 +53,9 @@ func syncedLog(t *testing.T, dir string) *kubeaudit.Log {
 	return log
 }
 
-// TestKubernetesAudit checks that lines of the audit log of Kubernetes come in order, also those
-// that are written while the receiver waits, and that a cursor beyond the log does not block it.
+// TestKubernetesAudit checks that the source returns the lines of the audit log of Kubernetes in
+// order, including lines that are written later. A cursor beyond the end of the log must not block
+// the source.
 func TestKubernetesAudit(t *testing.T) {
 	dir := t.TempDir()
 	file, err := os.OpenFile(filepath.Join(dir, kubeaudit.File), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -89,8 +91,8 @@ func TestKubernetesAudit(t *testing.T) {
 	}
 }
 
-// TestKubernetesAuditLater checks that a log that appears after the start, with its disk, is read
-// from the stored position.
+// TestKubernetesAuditLater checks a log that appears after the start of the source, because its
+// disk is mounted later. The source must begin at the stored position.
 func TestKubernetesAuditLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	stop := errors.New("stop")
@@ -124,8 +126,8 @@ func TestKubernetesAuditLater(t *testing.T) {
 	}
 }
 
-// TestRings checks that the line numbers of a service continue in its next log, and that unread
-// lines leave a gap.
+// TestRings checks that the line numbers of a service continue after its log was replaced. Lines of
+// the former log that were not read must leave a gap in the numbers.
 func TestRings(t *testing.T) {
 	var all rings
 	write := func(r *supervise.LogRing, lines ...string) *supervise.LogRing {

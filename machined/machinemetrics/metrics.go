@@ -81,7 +81,7 @@ func Families(s State) *exposition.Families {
 	return f
 }
 
-// readTimeout bounds the reading of a state; a disk that does not answer cannot delay it longer.
+// readTimeout bounds the reading of a state, because a disk may not answer.
 const readTimeout = 5 * time.Second
 
 // maxReads bounds the concurrent readings in PID 1.

@@ -11,9 +11,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// checkCallerAddress rejects a source address that does not belong to the caller alone:
-// certificates for this address would impersonate another machine. For example, the source is this
-// machine's address if a process here forwards the call, and an address of a pod if a pod calls.
+// checkCallerAddress rejects a source address that does not belong to the caller alone, because
+// certificates for this address would impersonate another machine. For example, the source is an
+// address of this machine if a process here forwards the call, and an address of a pod if a pod
+// calls.
 func checkCallerAddress(c *config.Config, own []netip.Addr, a netip.Addr) error {
 	owner := ""
 	if slices.Contains(own, a) {

@@ -20,8 +20,9 @@ var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 func ledgerID(n int) string    { return fmt.Sprintf("%032x", n) }
 func fingerprint(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
-// decision is the state before a request: the ledger of machine 0 of three control-plane machines,
-// which has synced with the others and knows ticket 1a for w.
+// decision is the state before a request. It contains the ledger of machine 0 of three
+// control-plane machines. Machine 0 has synced with the others, and its ledger contains ticket 1a
+// for machine w.
 type decision struct {
 	ledger  trust.Ledger
 	facts   facts
@@ -62,7 +63,7 @@ func (d *decision) bind(ticket string, voter, key int) *decision {
 	return d
 }
 
-// ask sets the request.
+// ask sets the request, and the check of its outcome.
 func (d *decision) ask(r request, want func(outcome) bool) *decision {
 	d.request, d.want = r, want
 	return d
@@ -81,7 +82,7 @@ func (d *decision) with(m trust.Member) *decision {
 	return d
 }
 
-// rows are the situations of the table of decide, by request and condition.
+// rows has a situation for each row of the table of decide, by request and condition.
 var rows = map[string]func(*decision) *decision{
 	"ticketIssued a member has the name": func(d *decision) *decision {
 		return d.with(memberOf("2b", "v", 2)).ask(ticketIssued{ticket: ticketFor("3c", "v")}, nil)
@@ -299,7 +300,7 @@ func TestDecide(t *testing.T) {
 	}
 	row := regexp.MustCompile(`(?m)^//\t(\w+) +(\S.*?)  +(\S.*)$`)
 	seen := 0
-	for _, m := range row.FindAllStringSubmatch(string(source), -1)[1:] { // without the head
+	for _, m := range row.FindAllStringSubmatch(string(source), -1)[1:] { // without the header
 		name, answer := m[1]+" "+m[2], m[3]
 		build := rows[name]
 		if build == nil {
@@ -314,7 +315,7 @@ func TestDecide(t *testing.T) {
 		if out.rejection != nil {
 			err = out.rejection
 		} else if err != nil && (!slices.Equal(out.ledger.Public().Digest(), before.Public().Digest()) || !slices.Equal(out.ledger.Revoked.Digest(), before.Revoked.Digest())) {
-			t.Errorf("%s: rejected, and the ledger changed", name)
+			t.Errorf("%s: the request is rejected, but the ledger has changed", name)
 		}
 		if no != (err != nil) || no && !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: want %q, got %v", name, answer, err)

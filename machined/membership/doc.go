@@ -23,5 +23,4 @@
 // (Deps.Enforce), starts no process, deletes no Node by itself (Deps.DeleteNodes) and stops no
 // service (Removal.StopPods). It uses neither Kubernetes nor etcd: both may have failed when a
 // machine has to be removed.
-// machine has to be removed.
 package membership

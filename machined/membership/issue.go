@@ -21,8 +21,7 @@ import (
 // operators' CAs are not on the machine. The cluster's client CA signs the certificates that the
 // machine issues. The ledger contains these certificates, and all known revocations of any issuer.
 
-// Issue signs a certificate for another user, with a role up to that of the caller: only an admin
-// can call it.
+// Issue signs a certificate for another user, with any role. Only an admin can call it.
 func (s *Server) Issue(by api.Caller, r *api.IssueRequest) (*api.IssueResponse, error) {
 	if err := trust.CheckName(r.Name); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -70,8 +69,8 @@ func (s *Server) issue(by api.Caller, request []byte, ttl time.Duration, entry t
 	if entry.Lineage != "" {
 		root = by.Issuer
 	}
-	// The certificate is backdated like the certificates of the operators' CAs, so that a machine
-	// with a slow clock accepts it.
+	// The certificate is backdated like the certificates of the operators' CAs: a machine with a
+	// slow clock then accepts it, too.
 	leaf, err := ca.Issue(pki.Spec{
 		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: ttl, Backdate: pki.CABackdate, For: key, Lineage: entry.Lineage, Root: root,
 	})
@@ -108,8 +107,9 @@ func (s *Server) ListCertificates() *api.ListCertificatesResponse {
 	return out
 }
 
-// Revoke returns after the revocation is effective: apid reads the list at every call and ends
-// running calls. unchanged reports that the revocation was effective before.
+// Revoke revokes or restores. It returns when the change is effective: apid reads the list at every
+// call, and ends running calls of revoked callers. unchanged is true if the target was already
+// revoked before the call.
 func (s *Server) Revoke(ctx context.Context, by api.Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error) {
 	wanted, err := revocation(r)
 	if err != nil {
@@ -120,9 +120,9 @@ func (s *Server) Revoke(ctx context.Context, by api.Caller, r *api.RevokeRequest
 	if err != nil {
 		return nil, false, err
 	}
-	// it was revoked before
+	// the target was already revoked
 	unchanged = !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == ""
-	// continue even if the caller has disconnected
+	// The enforcement continues even if the caller has disconnected.
 	if err := s.deps.Enforce(context.WithoutCancel(ctx)); err != nil {
 		return nil, unchanged, status.Errorf(codes.Internal, "it is stored, but not effective yet: %v; it is retried within %s", err, ResyncInterval)
 	}

@@ -133,8 +133,8 @@ func (s *Server) syncFor(ctx context.Context, vs voters) error {
 // votes are the collected votes for a machine.
 type votes struct {
 	ledgers  map[string]bool       // IDs of the ledgers that voted for the machine
-	bindings []trust.TicketBinding // of the others
-	against  []string              // reasons and errors of the others
+	bindings []trust.TicketBinding // bindings of the other voters
+	against  []string              // reasons and errors of the other voters
 }
 
 // add adds the answer of another voter.
@@ -163,7 +163,7 @@ func (s *Server) collectVotes(ctx context.Context, c *config.Config, vs voters, 
 		v.ledgers[own.ledger.ID] = true
 	}
 	needed, public := vs.majority(), own.ledger.PublicForTicket(m.member.Ticket)
-	// the ticket holds the quorum of the time of its issue
+	// A ticket requires the quorum of the time when it was issued.
 	if !m.hasCertificate && !own.ledger.TicketUsed(m.member.Ticket) && len(public.Tickets) == 1 {
 		needed = public.Tickets[0].Quorum
 	}
@@ -174,8 +174,8 @@ func (s *Server) collectVotes(ctx context.Context, c *config.Config, vs voters, 
 	if len(v.ledgers) >= needed {
 		return v, nil
 	}
-	// If no machine can join with this ticket any more, this reason says more than the number of
-	// votes.
+	// If no machine can join with this ticket any more, return this reason. It explains more than
+	// the number of votes.
 	_, err = s.check(c, counted{m.member, m.hasCertificate, v.bindings, len(v.ledgers), needed})
 	if err != nil && status.Code(err) != codes.Unavailable {
 		return v, err
@@ -184,8 +184,8 @@ func (s *Server) collectVotes(ctx context.Context, c *config.Config, vs voters, 
 }
 
 // storeMember writes a member into this ledger and replicates it. When it returns, a majority of
-// the ledgers contain the member. Only afterwards the machine receives the certificates, so that
-// they can be revoked, and so that no other machine gets the name or the address.
+// the ledgers contain the member. The machine receives the certificates only afterwards. So they
+// can be revoked, and no other machine gets the name or the address.
 func (s *Server) storeMember(ctx context.Context, c *config.Config, vs voters, m candidate, v votes) error {
 	admitted, err := s.apply(c, counted{m.member, m.hasCertificate, v.bindings, len(v.ledgers), vs.majority()})
 	if err != nil {

@@ -47,7 +47,8 @@ func TestIssueAndRenew(t *testing.T) {
 	if got := first.Subject.String(); got != "CN=dora,O=orlop:reader" || !pki.Matches(first, key) || first.IsCA {
 		t.Errorf("issued for %s", got)
 	}
-	// A renewed certificate has the same name and role, and no longer TTL.
+	// A renewed certificate has the same name and role. Its TTL is not longer than that of the
+	// first.
 	second := parsed(a.Server.Renew(by(first), &api.RenewRequest{Csr: request}))
 	within(second, time.Hour)
 	if got := second.Subject.String(); got != "CN=dora,O=orlop:reader" {
@@ -60,9 +61,9 @@ func TestIssueAndRenew(t *testing.T) {
 		}
 	}
 	if _, err := a.Server.Renew(by(second), &api.RenewRequest{Csr: request, Ttl: durationpb.New(2 * time.Hour)}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("an hour was made two: %v", err)
+		t.Errorf("a renewal with a longer TTL: %v", err)
 	}
-	// A certificate of an operator CA.
+	// A certificate of an operator CA can be renewed, too.
 	within(parsed(a.Server.Renew(by(admin), &api.RenewRequest{Csr: request})), trust.DefaultTTL)
 	within(parsed(a.Server.Issue(by(admin), &api.IssueRequest{Name: "emil", Role: "admin", Csr: request})), trust.DefaultTTL)
 
@@ -94,7 +95,7 @@ func TestIssueAndRenew(t *testing.T) {
 	}
 	a.with(filepath.Join(file, "no-directory"))
 	if _, err := a.Server.Issue(by(admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("issued without a book: %v", err)
+		t.Errorf("issued with a damaged ledger: %v", err)
 	}
 	a.config.Set(config.New("m1", config.RoleControlPlane))
 	if _, err := a.Server.Issue(by(admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
@@ -102,8 +103,9 @@ func TestIssueAndRenew(t *testing.T) {
 	}
 }
 
-// TestSync checks that a machine rejects a certificate revoked on another machine after a sync,
-// also after a restart, until it is restored on either.
+// TestSync revokes a name on one machine. After a sync, the other machine also has the revocation,
+// and still has it after a restart. If the name is restored on one machine, a sync restores it on
+// the other.
 func TestSync(t *testing.T) {
 	dir := t.TempDir()
 	a, b := issuing(t, filepath.Join(dir, "a", "ledger.json")), issuing(t, filepath.Join(dir, "b", "ledger.json"))
@@ -142,7 +144,7 @@ func TestSync(t *testing.T) {
 		t.Errorf("%d news, revoked: %s", n, revoked(b))
 	}
 	if n := learn(b, a); n != 0 || sent != 0 {
-		t.Errorf("%d news, %d were sent of what is known", n, sent)
+		t.Errorf("%d news; %d revocations were sent, although the machine has them", n, sent)
 	}
 	b.Ledger.loaded, b.Ledger.content = false, trust.Ledger{}
 	b.Ledger.present.Store(nil)
@@ -151,7 +153,7 @@ func TestSync(t *testing.T) {
 	}
 	change(b, &api.RevokeRequest{Name: "dora", Restore: true})
 	if n := learn(b, a); n != 0 || revoked(b) != "" {
-		t.Errorf("%d news of what was before, revoked: %s", n, revoked(b))
+		t.Errorf("a sync with the older revocation: %d news, revoked: %s", n, revoked(b))
 	}
 	if n := learn(a, b); n != 1 || revoked(a) != "" {
 		t.Errorf("%d news, revoked: %s", n, revoked(a))
@@ -166,10 +168,10 @@ func TestSync(t *testing.T) {
 	a.Ledger.loaded = false
 	a.Ledger.present.Store(nil)
 	if _, err := a.Server.GetRevocations(&api.GetRevocationsRequest{}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("teaches what it does not know: %v", err)
+		t.Errorf("sends revocations from a damaged ledger: %v", err)
 	}
 	if _, err := a.Ledger.syncRevocations(nil); err == nil {
-		t.Error("learns over a book that cannot be read")
+		t.Error("merges revocations into a damaged ledger")
 	}
 }
 
@@ -180,25 +182,25 @@ func TestSyncPeers(t *testing.T) {
 	now, _ := m.config.Get()
 	now.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	if got := m.Peers.Others(now); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.12") {
-		t.Errorf("asks %v", got)
+		t.Errorf("the polled machines are %v", got)
 	}
 	if got := m.Peers.Others(nil); got != nil {
-		t.Errorf("without a configuration it asks %v", got)
+		t.Errorf("without a configuration, the polled machines are %v", got)
 	}
 }
 
-// TestLedgerFloor checks that entries expire by the time that has certainly passed, for every
-// access to the ledger.
+// TestLedgerFloor checks that every access to the ledger sets Floor, the time that has certainly
+// passed, which decides on the expiry of entries.
 func TestLedgerFloor(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	b := newLedger(&Deps{Files: Files{Ledger: filepath.Join(t.TempDir(), "ledger.json")}, Floor: func() time.Time { return want }})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if got := b.currentLocked().Floor; !got.Equal(want) {
-		t.Errorf("a new book: %s", got)
+		t.Errorf("a new ledger: %s", got)
 	}
 	if begun, err := b.withIDLocked(); err != nil || !begun.Floor.Equal(want) {
-		t.Errorf("begun: %s, %v", begun.Floor, err)
+		t.Errorf("the first ledger with an ID: %s, %v", begun.Floor, err)
 	}
 	want = want.Add(time.Hour)
 	if again, err := b.withIDLocked(); err != nil || !again.Floor.Equal(want) {
@@ -206,7 +208,8 @@ func TestLedgerFloor(t *testing.T) {
 	}
 }
 
-// TestReadersDuringChange checks that readers get the ledger while a change waits for STATE.
+// TestReadersDuringChange checks that readers do not wait for a change of the ledger that waits for
+// STATE.
 func TestReadersDuringChange(t *testing.T) {
 	a := issuing(t, filepath.Join(t.TempDir(), "ledger.json"))
 	if _, _, err := a.Server.Revoke(t.Context(), by(admin), &api.RevokeRequest{Name: "dora"}); err != nil {

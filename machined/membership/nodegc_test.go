@@ -27,7 +27,7 @@ type nodes struct {
 
 func (n *nodes) forget(ctx context.Context, names []string) ([]string, error) {
 	if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
-		return nil, errors.New("it ends with its caller, or never")
+		return nil, errors.New("the context has no deadline, or ends with the caller")
 	}
 	n.asked = append(n.asked, names)
 	if n.refuse != nil {
@@ -61,14 +61,15 @@ func recordRemovals(t *testing.T, a *machine, at time.Time, names ...string) {
 	}
 }
 
-// TestCollectNodes checks that the Node of a removed machine is deleted, also if it is created
-// again, until it was absent long enough; reassigned names are skipped.
+// TestCollectNodes checks that the Node of a removed machine is deleted, even if it is created
+// again. The checks for the Node end after it was absent in enough checks. Names that belong to
+// another machine are skipped.
 func TestCollectNodes(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.deleteNodes = n.forget
 	a.NodeGC.Collect(t.Context())
 	if len(n.asked) != 0 {
-		t.Errorf("nothing was removed, and it is looked for %v", n.asked)
+		t.Errorf("no machine was removed, but the check requests %v", n.asked)
 	}
 	recordRemovals(t, a, time.Now(), "w1", "m1") // m1 is the name of the control-plane machine
 	looks := func(want int) {
@@ -78,29 +79,29 @@ func TestCollectNodes(t *testing.T) {
 			a.NodeGC.Collect(t.Context())
 		}
 		if len(n.asked) != want || len(n.have) != 0 {
-			t.Errorf("looked %d times, want %d; there are %v", len(n.asked), want, n.have)
+			t.Errorf("%d checks, want %d; the Nodes are %v", len(n.asked), want, n.have)
 		}
 		for _, names := range n.asked {
 			if !slices.Equal(names, []string{"w1"}) {
-				t.Errorf("looked for %v", names)
+				t.Errorf("the check requests %v", names)
 			}
 		}
 	}
 	if !a.NodeGC.hasNew(a.NodeGC.removedMachines()) {
-		t.Error("it was looked for before anybody has")
+		t.Error("hasNew returns false before the first check")
 	}
 	looks(1 + nodeGCChecks)
 	if a.NodeGC.hasNew(a.NodeGC.removedMachines()) {
-		t.Error("it was looked for, and nobody knows")
+		t.Error("hasNew returns true after the check")
 	}
 	a.NodeGC.restart([]string{"1a"})
 	if !a.NodeGC.hasNew(a.NodeGC.removedMachines()) {
-		t.Error("it was removed again, and it is not looked for at once")
+		t.Error("hasNew returns false, although the machine was removed again")
 	}
 	for range 3 {
 		a.NodeGC.Collect(t.Context())
 	}
-	n.have = []string{"w1"} // created where the revocation was not known yet
+	n.have = []string{"w1"} // created by an API server that did not have the revocation yet
 	looks(1 + nodeGCChecks)
 
 	// Without an answer of the API server the check does not count.
@@ -110,7 +111,7 @@ func TestCollectNodes(t *testing.T) {
 		a.NodeGC.Collect(t.Context())
 	}
 	if failures := a.added("it does not answer"); failures != 1 {
-		t.Errorf("said %d times that the API server does not answer", failures)
+		t.Errorf("%d events that the API server does not answer", failures)
 	}
 	n.refuse, n.have = nil, []string{"w1"}
 	looks(1 + nodeGCChecks)
@@ -124,7 +125,7 @@ func TestCollectNodes(t *testing.T) {
 	recordRemovals(t, long, time.Now().Add(-memberTTL-time.Hour), "w1")
 	n.asked = nil
 	if long.NodeGC.Collect(t.Context()); len(n.asked) != 0 {
-		t.Errorf("looked for %v", n.asked)
+		t.Errorf("the check requests %v", n.asked)
 	}
 
 	// The name belongs to another machine.
@@ -135,12 +136,12 @@ func TestCollectNodes(t *testing.T) {
 	n.have, n.asked = []string{"w1"}, nil
 	a.NodeGC.Collect(t.Context())
 	if there, err := a.NodeGC.Delete(t.Context(), a.configuration(), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
-		t.Errorf("the Node of a machine that is invited is deleted: %v, %v, %v", there, n.asked, err)
+		t.Errorf("the Node of a machine with a new ticket is deleted: %v, %v, %v", there, n.asked, err)
 	}
 }
 
-// TestWithoutReassigned checks that an API server gets the name of a removed machine only while the
-// name is not reassigned.
+// TestWithoutReassigned checks that the revocations for the API server contain the name of a
+// removed machine only until the name belongs to another machine.
 func TestWithoutReassigned(t *testing.T) {
 	a := controlPlane(t)
 	// m1 is the name of the control-plane machine
@@ -149,7 +150,7 @@ func TestWithoutReassigned(t *testing.T) {
 		t.Helper()
 		list := a.Ledger.RevocationsForAPIServer(a.configuration())
 		if len(list) != 3 {
-			t.Errorf("refused: %v", list)
+			t.Errorf("revocations: %v", list)
 		}
 		for _, r := range list {
 			if r.Machine != "" {
@@ -160,7 +161,7 @@ func TestWithoutReassigned(t *testing.T) {
 		return all
 	}
 	if got := names(); !slices.Equal(got, []string{"w1", "w2"}) {
-		t.Errorf("taken out: %v", got)
+		t.Errorf("the removed names are %v", got)
 	}
 	books := a.Ledger.changes.Watch()
 	books.Current()
@@ -172,13 +173,13 @@ func TestWithoutReassigned(t *testing.T) {
 	select {
 	case <-books.Changed(): // so the API server is notified at once
 	default:
-		t.Error("nobody is woken")
+		t.Error("the ledger signals no change")
 	}
 	if got := names(); !slices.Equal(got, []string{"w2"}) {
-		t.Errorf("taken out: %v", got)
+		t.Errorf("the removed names are %v", got)
 	}
 	if len(a.Ledger.Current().RemovedSince(time.Time{}, time.Now())) != 2 {
-		t.Error("the book has forgotten names by it")
+		t.Error("the ledger has lost names of removed machines")
 	}
 }
 
@@ -194,7 +195,8 @@ func TestRevocationsWithoutCluster(t *testing.T) {
 	}
 }
 
-// TestNameInUse checks that the names of this machine and of an unused ticket are in use.
+// TestNameInUse checks that Reassigned returns true for the name of this machine and for the name
+// of an unused ticket.
 func TestNameInUse(t *testing.T) {
 	a := controlPlane(t)
 	_, request := newRequest(t)
@@ -203,12 +205,13 @@ func TestNameInUse(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"m1": true, "w1": true, "m2": false} {
 		if got := a.NodeGC.Reassigned(a.configuration(), name); got != want {
-			t.Errorf("%s: %t", name, got)
+			t.Errorf("Reassigned(%s) is %t", name, got)
 		}
 	}
 }
 
-// TestDeleteNodesSyncs checks that a ticket that only another machine knows protects the Node.
+// TestDeleteNodesSyncs checks that a Node is not deleted if another machine has a ticket for its
+// name, even if this machine does not have the ticket yet.
 func TestDeleteNodesSyncs(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
@@ -218,7 +221,7 @@ func TestDeleteNodesSyncs(t *testing.T) {
 		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
 	}
 	if _, err := a.NodeGC.Delete(t.Context(), a.configuration(), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines answered") || len(n.asked) != 0 {
-		t.Errorf("one of three forgets a Node: %v", err)
+		t.Errorf("one of three machines deletes a Node: %v", err)
 	}
 	off.Clear()
 	off.Store(netip.MustParseAddr("10.0.0.11"), true)
@@ -251,18 +254,18 @@ func TestRemoveAgain(t *testing.T) {
 		}
 	}
 	if len(n.asked) != 2 {
-		t.Errorf("the Node is looked for %d times", len(n.asked))
+		t.Errorf("%d requests for the Node, want 2", len(n.asked))
 	}
 	if a.NodeGC.Collect(t.Context()); len(n.asked) != 3 {
-		t.Error("it is not looked for again")
+		t.Error("the Node is not checked again")
 	}
 	if _, err := a.Server.RemoveMember(ctx, from(admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 }
 
-// TestCheckControlPlane checks that a worker's certificate is rejected in place of a control-plane
-// machine, and a revoked certificate everywhere.
+// TestCheckControlPlane checks that checkControlPlane rejects the certificate of a worker, and that
+// checkControlPlane and checkMember reject a revoked certificate.
 func TestCheckControlPlane(t *testing.T) {
 	a := controlPlane(t)
 	recordRemovals(t, a, time.Now(), "w1") // with ticket 1a
@@ -279,16 +282,16 @@ func TestCheckControlPlane(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := a.Peers.checkControlPlane(leaf.Cert); (err == nil) != c.controls {
-			t.Errorf("%s, as one of the control plane: %v", c.what, err)
+			t.Errorf("%s, as a control-plane machine: %v", c.what, err)
 		}
 		if err := a.Peers.checkMember(leaf.Cert); (err == nil) != c.still {
-			t.Errorf("%s, as one of the cluster: %v", c.what, err)
+			t.Errorf("%s, as a machine of the cluster: %v", c.what, err)
 		}
 	}
 }
 
-// TestNodeGCMeanwhile checks that a restart during a check, by a removal or a restore of etcd, is
-// not undone by the end of the check.
+// TestNodeGCMeanwhile checks that a removal, or a restore of etcd, restarts the checks for a Node
+// even if it happens during a check. The end of that check must not undo the restart.
 func TestNodeGCMeanwhile(t *testing.T) {
 	gone := []trust.RemovedMachine{{Ticket: "1", Name: "a"}}
 	for what, meanwhile := range map[string]func(*NodeGC){
@@ -300,7 +303,7 @@ func TestNodeGCMeanwhile(t *testing.T) {
 		meanwhile(f)
 		f.record(gone, names, nil)
 		if !f.hasNew(gone) || !slices.Equal(f.Due(gone), []string{"a"}) {
-			t.Errorf("%s: the look that was asked for does not come", what)
+			t.Errorf("%s: the requested check does not happen", what)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestReplicateMembership checks that the ticket of another machine, and its revocation, are
-// stored; names of users cannot be revoked by it.
+// TestReplicateMembership checks that ReplicateMembership stores the ticket of another machine, and
+// its revocation. It must reject the revocation of the name of a user.
 func TestReplicateMembership(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called("machine", "")
@@ -32,7 +32,7 @@ func TestReplicateMembership(t *testing.T) {
 		return &api.Ticket{Serial: "1a", Name: name, At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1}
 	}
 	if _, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{Membership: &api.Membership{Tickets: []*api.Ticket{ticket("m1")}}}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("the name of this machine is given away: %v", err)
+		t.Errorf("a ticket for the name of this machine: %v", err)
 	}
 	denied := "sha256:" + strings.Repeat("1", 64)
 	for _, r := range []*api.ReplicateMembershipRequest{
@@ -54,14 +54,14 @@ func TestReplicateMembership(t *testing.T) {
 	if err != nil || len(list.Tickets) != 1 {
 		t.Errorf("after a restart: %v, %v", list, err)
 	}
-	// Its own ledger has no vote, because the ticket does not name it.
+	// This machine has no vote, because the ticket does not name its ledger.
 	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
 	if answer, err := a.Server.Vote(ctx, vouch); err != nil || !strings.Contains(answer.RejectionReason, "is not a voter of the ticket") {
 		t.Errorf("%v, %v", answer, err)
 	}
 	for _, r := range []*api.Revocation{{Name: "dora"}, {Name: "dora", Lineage: "1a"}, {}, {Lineage: "1a", Restored: true}, {Lineage: "0x"}} {
 		if _, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{Revocations: []*api.Revocation{r}}); err == nil {
-			t.Errorf("told %v", r)
+			t.Errorf("the revocation %v is accepted", r)
 		}
 	}
 	known := a.Ledger.currentLocked()
@@ -74,8 +74,8 @@ func TestReplicateMembership(t *testing.T) {
 	}
 }
 
-// TestVote checks that the first key that presents a ticket is stored before the vote, and that
-// other keys get no vote.
+// TestVote checks that a machine stores the first key that presents a ticket before it votes, and
+// does not vote for other keys.
 func TestVote(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called("machine", "")
@@ -94,10 +94,10 @@ func TestVote(t *testing.T) {
 		return answer
 	}
 	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not synced with all voters of the ticket") {
-		t.Errorf("votes before it has synced with the others: %q", r)
+		t.Errorf("the vote before the sync with the others: %q", r)
 	}
 	a.Ledger.session.MarkSynced(other)
-	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own
+	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own addresses
 		if r := vouch(1, address).RejectionReason; !strings.Contains(r, "which is the address of") {
 			t.Errorf("%s: %q", address, r)
 		}
@@ -110,7 +110,7 @@ func TestVote(t *testing.T) {
 		t.Errorf("after a restart: %v", r)
 	}
 	if r := vouch(1, "10.0.0.22").RejectionReason; r != "" {
-		t.Errorf("the same machine asks again: %q", r)
+		t.Errorf("the same key again, from another address: %q", r)
 	}
 }
 
@@ -165,8 +165,9 @@ func TestNoQuorum(t *testing.T) {
 	}
 }
 
-// TestThree checks that a ticket of one machine is valid at another while the first is off, for one
-// key; and that a member renews with two of three machines, but not with one.
+// TestThree checks that a ticket that one control-plane machine issued is valid at another while
+// the first is off, for a single key. It also checks that a member can renew its certificates while
+// two of three machines answer, but not while only one answers.
 func TestThree(t *testing.T) {
 	machines, off := three(t)
 	a, b, c := machines[0], machines[1], machines[2]
@@ -200,7 +201,7 @@ func TestThree(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(answer.ControlPlanes) != 3 {
-			t.Errorf("known to %v", answer.ControlPlanes)
+			t.Errorf("the ticket is stored on %v", answer.ControlPlanes)
 		}
 		ticket, err := x509.ParseCertificate(answer.Certificate)
 		if err != nil {
@@ -237,7 +238,7 @@ func TestThree(t *testing.T) {
 			t.Errorf("two keys: %v", err)
 		}
 		if _, err := m.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(newKey())}); err == nil {
-			t.Error("the name of a member is given away")
+			t.Error("a ticket for the name of a member is issued")
 		}
 	}
 	if held, err = join(a, held, own, "10.0.0.22:1"); err != nil || held.IPAddresses[1].String() != "10.0.0.22" {
@@ -245,7 +246,7 @@ func TestThree(t *testing.T) {
 	}
 	off.Store(netip.MustParseAddr("10.0.0.13"), true)
 	if _, err := join(a, held, own, "10.0.0.22:1"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines voted for w1; quorum: 2") {
-		t.Errorf("one of three renews: %v", err)
+		t.Errorf("a renewal while one of three machines answers: %v", err)
 	}
 	off.Clear()
 	hear()
@@ -263,14 +264,14 @@ func TestThree(t *testing.T) {
 		}
 		both.Wait()
 		if got[0] == nil && got[1] == nil {
-			t.Fatal("two keys have come by one ticket")
+			t.Fatal("two keys have joined with the same ticket")
 		}
 		hear()
 	}
 }
 
-// TestControlPlaneNames checks that the name of a control-plane machine is reserved while that
-// machine is off, as long as it belongs to the control plane; a member with that name is reported.
+// TestControlPlaneNames checks that the name of a control-plane machine is reserved as long as the
+// machine belongs to the control plane, even while it is off. A member with this name is reported.
 func TestControlPlaneNames(t *testing.T) {
 	machines, off := three(t)
 	_, request := newRequest(t)
@@ -295,7 +296,7 @@ func TestControlPlaneNames(t *testing.T) {
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "the control plane has this name") {
 			t.Errorf("the name of a machine that is off: %v", err)
 		}
-		m.start() // it restarts
+		m.start() // machined restarts
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("after a start: %v", err)
 		}
@@ -305,14 +306,14 @@ func TestControlPlaneNames(t *testing.T) {
 		Serial: "1a", Name: "m3", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1,
 	}}}}
 	if _, err := a.ReplicateMembership(called("machine", ""), told); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("told of a ticket for it: %v", err)
+		t.Errorf("a replicated ticket for the name: %v", err)
 	}
 	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "m3", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
 	if answer, err := a.Server.Vote(called("machine", ""), vouch); err != nil || !strings.Contains(answer.RejectionReason, "the control plane has this name") {
 		t.Errorf("%v, %v", answer, err)
 	}
 
-	// A member that joined with the name before the machine was known.
+	// A member has joined with the name before the control plane knew the machine.
 	if err := a.Ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b.Members = append(b.Members, trust.Member{Name: "m3", Ticket: "2b", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.22"})
 		return b, nil
@@ -323,11 +324,11 @@ func TestControlPlaneNames(t *testing.T) {
 	learn()
 	for i, m := range machines[:2] { // the second machine receives it by sync
 		if said := m.added("it joined with a name of the control plane"); said != 1 {
-			t.Errorf("machine %d has said it %d times", i, said)
+			t.Errorf("machine %d has reported it %d times", i, said)
 		}
 	}
 
-	// It is removed from the control plane.
+	// The machine m3 is removed from the control plane.
 	b := machines[1]
 	now, _ := b.config.Get()
 	now.Cluster.Spec.ControlPlanes = now.Cluster.Spec.ControlPlanes[:2]
@@ -337,22 +338,22 @@ func TestControlPlaneNames(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The name is free after its Node is deleted, and no ticket is issued before.
+	// A ticket for the name can be issued only after its Node was deleted.
 	var asked []string
 	b.deleteNodes = func(_ context.Context, names []string) ([]string, error) {
 		asked = names
 		return nil, errors.New("the API server does not answer")
 	}
 	if err := invite(b, "m3"); status.Code(err) != codes.Unavailable || !slices.Equal(asked, []string{"m3"}) {
-		t.Errorf("its Node may be there still: %v, asked for %q", err, asked)
+		t.Errorf("a ticket while the Node may exist: %v, requested deletions %q", err, asked)
 	}
 	b.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	if err := invite(b, "m3"); err != nil {
-		t.Errorf("a name that is free: %v", err)
+		t.Errorf("a ticket after the Node was deleted: %v", err)
 	}
 }
 
-// TestFirstAnswer checks that a worker calls the machines in turn.
+// TestFirstAnswer checks that firstAnswer calls the machines in turn, until one answers.
 func TestFirstAnswer(t *testing.T) {
 	var asked []string
 	answer, err := firstAnswer(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
@@ -362,7 +363,7 @@ func TestFirstAnswer(t *testing.T) {
 		return &api.JoinResponse{}, nil
 	})
 	if err != nil || answer == nil || len(asked) != 2 {
-		t.Errorf("%v, asked %v", err, asked)
+		t.Errorf("%v, called %v", err, asked)
 	}
 	if _, err := firstAnswer(t.Context(), []string{"a", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
 		return nil, fmt.Errorf("%s: no", from)

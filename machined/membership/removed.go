@@ -35,7 +35,7 @@ func (w *Worker) RunRemoval(ctx context.Context) {
 		ending, cancel := context.WithTimeout(ctx, removalGracePeriod)
 		err = w.deps.Removal.StopPods(ending)
 		cancel()
-		// the remaining pods have neither a kubelet nor an API server
+		// report the error only: the remaining pods have no kubelet and no API server any more
 		if err != nil && !errors.Is(err, context.Canceled) {
 			w.deps.Event("membership", "failure", "cannot stop all pods: "+err.Error())
 		}
@@ -55,14 +55,14 @@ func (w *Worker) RunRemoval(ctx context.Context) {
 	}
 }
 
-// wipesOnRemoval reports whether a configuration (nil for none) wants the machine to be erased
-// after its removal.
+// wipesOnRemoval reports whether a configuration requests that the machine is erased after its
+// removal. It returns false for nil.
 func wipesOnRemoval(c *config.Config) bool {
 	return c != nil && c.Machine.Spec.Join != nil && c.Machine.Spec.Join.OnRemoval == config.RemovalWipe
 }
 
-// clearRemoved records that all control-plane machines have accepted the certificates of this
-// worker: it is not removed.
+// clearRemoved records that this worker is not removed, because all control-plane machines have
+// accepted its certificates.
 func (w *Worker) clearRemoved() {
 	w.State.Update(func(s State) State {
 		if s.Removed {

@@ -33,7 +33,7 @@ import (
 type Requests struct {
 	deps   *Deps
 	ledger *Ledger
-	server *Server // issues the ticket of an approved machine
+	server *Server // issues the tickets of approved machines
 
 	mu         sync.Mutex
 	list       joinrequest.List
@@ -181,8 +181,8 @@ func (q *Requests) find(name, fingerprint string) (joinrequest.Machine, error) {
 	return m, nil
 }
 
-// Approve issues a ticket as CreateTicket does, for the key in the request. unchanged reports that
-// the machine was approved before.
+// Approve issues a ticket for the key in the join request, as CreateTicket does. unchanged is true
+// if the machine was already approved.
 func (q *Requests) Approve(ctx context.Context, by api.Caller, r *api.ApproveRequest) (unchanged bool, err error) {
 	if _, err := q.config(); err != nil {
 		return false, err
@@ -192,7 +192,7 @@ func (q *Requests) Approve(ctx context.Context, by api.Caller, r *api.ApproveReq
 		return false, err
 	}
 	if q.ledger.Current().HasKey(m.Key) || len(m.Ticket) > 0 && q.ticketUsable(m) {
-		return true, nil // the machine has not received the answer
+		return true, nil // the machine has its ticket, but has not received the answer yet
 	}
 	ticket, err := q.server.CreateTicket(ctx, by, &api.CreateTicketRequest{Name: m.Name, Csr: m.Request, Ttl: r.Ttl})
 	if err != nil {
@@ -239,8 +239,8 @@ func (q *Requests) deny(keys []string) {
 	}
 }
 
-// CheckSource returns an error for a source address that no machine outside the cluster has: that
-// of a pod, of the control plane, or of a member.
+// CheckSource returns an error if a source address belongs to a pod, to the control plane or to a
+// member, and so to no machine outside the cluster.
 func (q *Requests) CheckSource(a netip.Addr) error {
 	c := q.deps.config()
 	if c == nil || c.Cluster == nil {

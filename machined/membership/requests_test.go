@@ -21,8 +21,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestJoinRequests checks that a machine without a ticket sends a request, is listed, denied,
-// approved, and joins with its own key only.
+// TestJoinRequests sends the join request of a machine without a ticket. It checks that the request
+// is listed, can be denied and approved, and that the machine can join only with the key of the
+// request.
 func TestJoinRequests(t *testing.T) {
 	a := controlPlane(t)
 	admin := from(admin, "10.0.0.5:1")
@@ -41,7 +42,8 @@ func TestJoinRequests(t *testing.T) {
 	}
 	const peer = "10.0.0.21:4711"
 
-	// Without the configuration, requests are rejected, and no caller learns more.
+	// If the configuration does not permit requests, they are rejected, and the answer contains no
+	// more information.
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "accepts no join requests") {
 		t.Errorf("%v", r)
 	}
@@ -58,7 +60,7 @@ func TestJoinRequests(t *testing.T) {
 	c.Cluster = &cluster
 	a.config.Set(&c)
 
-	// Its configuration has no secret at all, and permits requests.
+	// The configuration for the worker contains no secret, and permits requests.
 	made, err := a.CreateTicket(admin, &api.CreateTicketRequest{Name: "w1"})
 	if err != nil || len(made.Certificate) > 0 {
 		t.Fatal(made, err)
@@ -108,11 +110,11 @@ func TestJoinRequests(t *testing.T) {
 		t.Error(list, err)
 	}
 	if open, err := a.Server.ListMembers(), error(nil); err != nil || len(open.Tickets) != 0 {
-		t.Errorf("before anybody is approved: %v, %v", open, err)
+		t.Errorf("before any approval: %v, %v", open, err)
 	}
 
-	// After an approval it gets a ticket, which a revocation removes, and a new approval creates
-	// again.
+	// After an approval, the machine gets a ticket. A revocation removes the ticket, and a new
+	// approval creates another one.
 	approve := func() *x509.Certificate {
 		t.Helper()
 		if _, err := a.Requests.Approve(t.Context(), admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
@@ -140,7 +142,7 @@ func TestJoinRequests(t *testing.T) {
 		t.Errorf("denied after it was approved: %v", err)
 	}
 
-	// It joins with the ticket, and then no other machine can request its name.
+	// The machine joins with the ticket. Afterwards, no other machine can request its name.
 	r := &api.JoinRequest{MachineCsr: request, NodeCsrs: map[string][]byte{}}
 	for _, l := range nodespec.NodeLeaves("w1", nil) {
 		leaf, err := pki.NewKey()
@@ -165,8 +167,8 @@ func TestJoinRequests(t *testing.T) {
 	if r := ask("w1", peer, others); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
-	// It can itself, with the same ticket, if it lost its power before it received the
-	// certificates. Another approval changes nothing.
+	// The machine itself can repeat its request and gets the same ticket: it may have lost its
+	// power before it received the certificates. Another approval changes nothing.
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Approved) || !bytes.Equal(r.Certificate, ticket.Raw) {
 		t.Errorf("%v", r)
 	}
@@ -183,8 +185,8 @@ func TestJoinRequests(t *testing.T) {
 	}
 }
 
-// TestJoinRequestsAreFew checks that a caller with too many requests has to wait, and others do
-// not.
+// TestJoinRequestsAreFew checks that requests of a caller beyond its limit are rejected, and
+// requests of another caller are accepted.
 func TestJoinRequestsAreFew(t *testing.T) {
 	a := controlPlane(t)
 	last := ""
@@ -197,7 +199,8 @@ func TestJoinRequestsAreFew(t *testing.T) {
 	}
 }
 
-// TestARackAsks checks that machines of one IPv6 network do not exhaust each other's limits.
+// TestARackAsks checks that many machines in the same IPv6 network can send requests without
+// exhausting each other's limits.
 func TestARackAsks(t *testing.T) {
 	a := controlPlane(t)
 	for n := range 40 {
@@ -221,7 +224,7 @@ func TestDeniedByOthers(t *testing.T) {
 }
 
 // TestRequestLimits checks that a flood of join requests, from one address or from many addresses
-// of a network, leaves the limits of other machines as they are.
+// of a network, does not reduce the number of requests that other machines can send.
 func TestRequestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRequests(nil, nil)
@@ -248,7 +251,7 @@ func TestRequestLimits(t *testing.T) {
 	})
 }
 
-// TestCheckSource checks which addresses can be those of a machine outside the cluster.
+// TestCheckSource checks which source addresses CheckSource accepts.
 func TestCheckSource(t *testing.T) {
 	a := controlPlane(t)
 	if err := a.Ledger.update(func(l trust.Ledger) (trust.Ledger, error) {

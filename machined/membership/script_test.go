@@ -27,8 +27,8 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). A call takes a millisecond per machine, so
-// the order of answers is fixed. scriptCommands lists the commands.
+// TestScripts runs testdata/*.txt (package scripttest). Calls take different, fixed times for the
+// machines, so the order of their answers is fixed. scriptCommands lists the commands.
 func TestScripts(t *testing.T) {
 	commands := scripttest.Commands[*site]{}
 	for name, do := range scriptCommands {
@@ -54,7 +54,7 @@ func newSite(t *testing.T) *site {
 type site struct {
 	t       *testing.T
 	net     *network
-	cluster *config.Config // of the first control-plane machine
+	cluster *config.Config // configuration of the first control-plane machine
 	planes  []*scriptMachine
 	workers []*scriptMachine
 	byName  map[string]*scriptMachine
@@ -72,7 +72,7 @@ type scriptMachine struct {
 	ticket string // serial number of a worker's ticket
 	loop   workerLoop
 	shown  int    // number of events that were printed
-	copy   []byte // of the ledger
+	copy   []byte // copy of the ledger, for a rollback of the disk
 }
 
 // scriptCommands are the commands of the scripts.
@@ -209,7 +209,7 @@ func (s *site) learnNames() {
 		}
 		name := m.name
 		for slices.Contains(slices.Collect(maps.Values(s.names)), name) {
-			name += "'" // it replaced a lost ledger
+			name += "'" // this ledger replaces a lost ledger
 		}
 		s.names[id] = name
 	}
@@ -325,7 +325,7 @@ func (s *site) join(args []string) string {
 	return s.outcome(w, before != w.loop.certs.Machine)
 }
 
-// outcome is the output about the step of a worker.
+// outcome returns the output for a step of a worker.
 func (s *site) outcome(w *scriptMachine, changed bool) string {
 	have, _ := w.Worker.State.Get()
 	switch {
@@ -426,7 +426,7 @@ func (s *site) pending(args []string) string {
 	return strings.Join(out, "\n")
 }
 
-// asked returns the name and the fingerprint of a join request.
+// asked returns the name and the fingerprint in a join request.
 func (s *site) asked(args []string) (name, fingerprint string) {
 	w := s.find(args[0])
 	return w.configuration().Machine.Metadata.Name, pki.KeyFingerprint(&w.identity.PublicKey)
@@ -597,7 +597,8 @@ func (s *site) restart(args []string) string {
 	return ""
 }
 
-// replaceLedger starts a machine with another ledger on its disk; nil for none.
+// replaceLedger replaces the ledger on the disk of a machine (nil: removes it), and restarts
+// machined.
 func (s *site) replaceLedger(m *scriptMachine, text []byte) string {
 	err := os.Remove(m.deps.Files.Ledger)
 	if text != nil {
@@ -672,7 +673,7 @@ func (s *site) listsEqual([]string) string {
 		if _, off := s.net.off.Load(m.addr); off {
 			continue
 		}
-		// all but the ID, which differs
+		// compare all lines except the ID, which differs between ledgers
 		lines := strings.Join(ledgerLines(m.Ledger.Current())[1:], "\n")
 		if len(out) > 0 && lines != out[0] {
 			return fmt.Sprintf("%s has another state than %s", m.name, s.planes[0].name)

@@ -23,7 +23,7 @@ import (
 
 // memberTTL is the TTL of a member's certificates. A member renews them after two thirds of this
 // time, so a machine that was off for less than a third needs no new ticket. A removed machine
-// cannot use its certificates that long, because they are revoked.
+// cannot use its certificates for this time, because they are revoked.
 const memberTTL = 90 * 24 * time.Hour
 
 // Server answers the calls of operators, workers and other control-plane machines.
@@ -35,7 +35,7 @@ type Server struct {
 	nodeGC   *NodeGC
 
 	renewals, joins *rate.Limiter // limits of renewals by operators, and of joins of machines
-	// limit per ticket and per lineage, so that no caller exhausts the limits of all others
+	// limit per ticket and per lineage: a single caller must not exhaust the limits of the others
 	perKey limits.Rates
 }
 
@@ -102,11 +102,12 @@ func (s *Server) ListMembers() *api.ListMembersResponse {
 	return out
 }
 
-// RemoveMember revokes a member here and on the other control-plane machines that answer before it
-// returns. The Node object can stay longer, and Kubernetes expects the machine as long as the Node
-// exists. RemoveMember deletes the Node at once if the API server answers, and nodegc.go checks for
-// the Node for some time afterwards. A caller can repeat the call for a removed machine. The work
-// continues if the caller disconnects.
+// RemoveMember revokes the certificates of a member. Before it returns, the revocation is effective
+// on this machine and on the other control-plane machines that answer. The Node object can stay
+// longer, and Kubernetes expects the machine as long as the Node exists. RemoveMember deletes the
+// Node at once if the API server answers, and nodegc.go checks for the Node for some time
+// afterwards. A caller can repeat the call for a removed machine. The work continues if the caller
+// disconnects.
 func (s *Server) RemoveMember(ctx context.Context, by api.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	c, err := s.issuingConfig()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestMembers checks that a machine gets a ticket, joins, renews, and is removed; no other machine
-// can use its ticket.
+// TestMembers creates a ticket for a machine, which joins, renews its certificates, and is removed.
+// It checks that no other machine can use the ticket.
 func TestMembers(t *testing.T) {
 	a := controlPlane(t)
 	request := func(key *pki.Leaf) []byte {
@@ -89,10 +89,11 @@ func TestMembers(t *testing.T) {
 	var stranger pki.Leaf
 	request(&stranger)
 	if _, err := readCertificates(file, stranger.Key); err == nil {
-		t.Error("another machine's disk is taken for its own")
+		t.Error("the stored certificates of another machine are accepted")
 	}
 
-	// It calls again: because the answer was lost, and with its certificate, from another address.
+	// The machine calls again with its ticket, as if the answer was lost. Then it calls with its
+	// certificate from another address.
 	if _, err := asks(ticket, &own, "10.0.0.21:4712"); err != nil {
 		t.Error(err)
 	}
@@ -110,7 +111,7 @@ func TestMembers(t *testing.T) {
 	refused("another machine has used it", err)
 	_, err = asks(admin, &thief, "10.0.0.66:1")
 	refused("operators create a ticket", err)
-	// with the machine's certificate, but another key
+	// a call with the machine's certificate, but a CSR of another key
 	_, err = asks(held.Machine.Cert, &thief, "10.0.0.66:1")
 	refused("only for its present key", err)
 	_, err = a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
@@ -134,7 +135,7 @@ func TestMembers(t *testing.T) {
 	}
 	for _, cert := range []*x509.Certificate{ticket, held.Machine.Cert, held.Node[nodespec.KubeletCert].Cert, held.Node[nodespec.ProxyCert].Cert} {
 		if trust.CheckRevoked(next.Revoked, cert) == nil {
-			t.Errorf("%s counts after it was removed", cert.Subject)
+			t.Errorf("the certificate %s is valid after the removal", cert.Subject)
 		}
 	}
 	if _, err := next.AddTicket(trust.Ticket{Serial: "1a", Name: "w1", Voters: []string{next.ID}, Quorum: 1}); err != nil {
@@ -142,8 +143,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestCheckCallerAddress checks that no machine joins from an address of another machine, in any
-// spelling of the configuration.
+// TestCheckCallerAddress checks that no machine can join from an address of another machine,
+// regardless of the spelling of the address in the configuration.
 func TestCheckCallerAddress(t *testing.T) {
 	at := netip.MustParseAddr
 	c := &config.Config{Cluster: &config.Cluster{}}

@@ -108,9 +108,9 @@ func (l *Sync) pollPeers(ctx context.Context, c *config.Config) {
 	}
 }
 
-// reportNameConflicts reports members that have the name of a control-plane machine, so that their
-// certificates are valid for its Node. They were admitted by machines that did not know that
-// control-plane machine yet.
+// reportNameConflicts reports members that have the name of a control-plane machine. Their
+// certificates are valid for the Node of that machine. They were admitted by machines that did not
+// know that control-plane machine yet.
 func (l *Sync) reportNameConflicts(c *config.Config) {
 	known := l.ledger.Current()
 	var conflicts []string

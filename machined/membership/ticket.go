@@ -115,8 +115,8 @@ func (s *Server) issueTicket(ctx context.Context, c *config.Config, by api.Calle
 	return leaf.Raw, stored, nil
 }
 
-// ticketVoters syncs with the other voters, and returns the addresses and the ledgers of those that
-// answered; each ledger once.
+// ticketVoters syncs with the other voters. It returns the addresses and the ledger IDs of the
+// voters that answered. If several addresses have the same ledger, only the first is returned.
 func (s *Server) ticketVoters(ctx context.Context, vs voters) (addresses []netip.Addr, ids []string, err error) {
 	ledgers, failed := s.quorum.sync(ctx, vs.others, len(vs.others))
 	for _, addr := range slices.SortedFunc(maps.Keys(ledgers), netip.Addr.Compare) {

@@ -17,7 +17,7 @@ import (
 )
 
 // newKernel creates veth links and returns the Kernel of this namespace. The state of the kernel is
-// then the initial state of the fake.
+// then the same as the initial state of the fake machine.
 func newKernel(t *testing.T, links ...string) *Kernel {
 	t.Helper()
 	if err := unix.Sethostname([]byte("localhost")); err != nil {
@@ -56,7 +56,7 @@ func need(t *testing.T, kinds ...string) {
 	k := newKernel(t)
 	op := Op{Verb: AddLink, Link: "need0", Index: missingIndex, Change: Change{To: Virtual{Bridge: &Bridge{Filtering: true}}}}
 	if err := k.Do(op); errors.Is(err, unix.EOPNOTSUPP) {
-		t.Skip("this kernel has no VLAN filtering; the product kernel has")
+		t.Skip("this kernel has no VLAN filtering; run the test with the product kernel")
 	} else if err != nil {
 		t.Fatal(err)
 	}

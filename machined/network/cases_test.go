@@ -33,8 +33,9 @@ type stage struct {
 type testCase struct {
 	name  string
 	links []Link
-	// hardware means that the case needs links without a kind, as real hardware. The case then runs
-	// only on the fake, because a test cannot create these links in a namespace.
+	// hardware means that the case needs links without a kind, as real network interfaces have. The
+	// case then runs only on the fake machine, because a test cannot create these links in a
+	// namespace.
 	hardware bool
 	needs    []string // kinds of links that the kernel must have
 	stages   []stage
@@ -173,7 +174,7 @@ func (c testCase) run(t *testing.T, m machine) string {
 		}
 		story.WriteString("\n")
 		if left := settle(t, m, s); len(left) > 0 {
-			t.Errorf("%s: %s: left to do afterwards: %v", c.name, s.says, left)
+			t.Errorf("%s: %s: these operations remain: %v", c.name, s.says, left)
 		}
 	}
 	return story.String()

@@ -128,7 +128,7 @@ func (f *fake) Do(o Op) error {
 			f.have.Files.Hostname = o.Value
 		}
 	default:
-		return fmt.Errorf("%v: the fake does not know it", o)
+		return fmt.Errorf("%v: the fake kernel does not implement this operation", o)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (f *fake) doLink(o Op) error {
 		}
 		if b := o.Change.To.Bond; b != nil && b.Primary != "" && slices.Contains(o.Change.Settings, settingPrimary) {
 			if p := f.named(b.Primary); p == nil || p.Master != l.Name {
-				return fmt.Errorf("%v: the kernel would forget it: %w", o, unix.EINVAL)
+				return fmt.Errorf("%v: the primary must be a member of the bond: %w", o, unix.EINVAL)
 			}
 		}
 		if w := o.Change.To.WireGuard; w != nil && slices.Contains(o.Change.Settings, settingPort) && f.portTaken(l, w.Port) {
@@ -207,8 +207,8 @@ func (f *fake) setLink(o Op) error {
 		l.Up, l.Carrier = true, true
 		for _, above := range f.have.Links {
 			if above.Virtual.parent() == l.Name {
-				// the kernel sets VLANs up again that were up before; in these tests, all VLANs are
-				// up in the end
+				// The kernel sets only those VLANs up again that were up before. In these tests,
+				// all VLANs are up in the end.
 				f.named(above.Name).Up = true
 			}
 		}

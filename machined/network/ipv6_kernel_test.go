@@ -193,7 +193,7 @@ func TestDuplicateKernel(t *testing.T) {
 		return slices.Equal(st.Node, []netip.Addr{netip.MustParseAddr("2001:db8::6")})
 	})
 	if has("eth0", "2001:db8::5/128")(st) {
-		t.Errorf("the duplicate is still there: %+v", st.Links)
+		t.Errorf("the link still has the duplicate address: %+v", st.Links)
 	}
 	server.Wait(t, slowTimeout, func(seen []string) bool { return slices.Contains(seen, "DECLINE 2001:db8::5") })
 	if !slices.Contains(s.lines(), "link eth0: another machine has the address 2001:db8::5 of the DHCPv6 server") {

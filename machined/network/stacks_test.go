@@ -29,7 +29,7 @@ func replace(t *testing.T, hardware []Link, configs ...Config) []string {
 		}
 		do(t, m, s, ops, n)
 		if left := settle(t, m, s); len(left) > 0 {
-			t.Fatalf("configuration %d: left to do: %v\noperations: %s", n, left, strings.Join(lines, "\n"))
+			t.Fatalf("configuration %d: these operations remain: %v\nperformed: %s", n, left, strings.Join(lines, "\n"))
 		}
 	}
 	return lines
@@ -210,7 +210,7 @@ func TestLeasedVLAN(t *testing.T) {
 		s := stage{config: on(v), leases: map[string]*dhcp.Lease{"v": l}, former: formerMTUs{}}
 		do(t, m, s, settle(t, m, s), 0)
 		if left := settle(t, m, s); len(left) > 0 || m.named("v").MTU != min(mtu, 1500) {
-			t.Errorf("MTU %d of the lease: %d, left to do: %v", mtu, m.named("v").MTU, left)
+			t.Errorf("lease with MTU %d: the link has MTU %d, remaining operations: %v", mtu, m.named("v").MTU, left)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func TestStub(t *testing.T) {
 		t.Errorf("%q; want %q", got, want)
 	}
 	if got := describe(observation{config: c}, time.Now()).Servers; !slices.Equal(got, c.DNS) {
-		t.Errorf("the state: %v", got)
+		t.Errorf("the State shows the resolvers %v", got)
 	}
 	c.Stub = netip.Addr{}
 	if got, want := planFiles(c, Facts{}, Want{}).ResolvConf, "options timeout:2\nnameserver 192.0.2.53\nnameserver 192.0.2.54\nsearch example.test\n"; got != want {
@@ -197,7 +197,7 @@ func TestDescribedOrder(t *testing.T) {
 		t.Errorf("addresses are %q, want %q", got, want)
 	}
 	if want := []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("2001:db8::9")}; !slices.Equal(s.Node, want) {
-		t.Errorf("for the machine stand %v, want %v", s.Node, want)
+		t.Errorf("the node addresses are %v, want %v", s.Node, want)
 	}
 	if s.Revision != 7 {
 		t.Errorf("revision %d", s.Revision)

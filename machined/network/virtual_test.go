@@ -200,7 +200,7 @@ func randomBridgeStage(r *rand.Rand, names []string) stage {
 		for i := range route.Hops {
 			if len(use) > 0 {
 				route.Hops[i].Link, route.Hops[i].Weight = use[r.IntN(len(use))], 1+r.IntN(3)
-				// the address of no link
+				// an address that no link of the machine has
 				route.Hops[i].Via = netip.AddrFrom4([4]byte{10, byte(i), 0, 250})
 			}
 		}
@@ -327,7 +327,7 @@ func checkReturn(t *testing.T, m machine, r *rand.Rand, names []string, random f
 		s.former = former
 		do(t, m, s, settle(t, m, s), n)
 		if left := settle(t, m, s); len(left) > 0 {
-			t.Fatalf("left to do: %v\nconfiguration: %+v", left, s.config)
+			t.Fatalf("these operations remain: %v\nconfiguration: %+v", left, s.config)
 		}
 		have, err := m.Read(s.config)
 		if err != nil {

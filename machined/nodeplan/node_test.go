@@ -176,7 +176,7 @@ func TestResolversOfPods(t *testing.T) {
 		t.Errorf("%v, %v, %v, %v", spec.DNS.NodeUpstreams, spec.DNS.Upstreams, spec.DNS.NodeSearch, err)
 	}
 	if unused := UnusedResolvers(c, state); len(unused) != 5 || !strings.Contains(unused[1], "10.96.0.10: pods do not use it") {
-		t.Errorf("left out: %q", unused)
+		t.Errorf("the unused resolvers are %q", unused)
 	}
 }
 
@@ -217,19 +217,20 @@ func TestOwnResolvers(t *testing.T) {
 	}
 }
 
-// TestResolversRestartTheNodeAlone checks that a change of resolvers (for example by a new lease),
-// of swap or of rules for images restarts orchestrator-node only, not etcd and the API server.
+// TestResolversRestartTheNodeAlone checks that a change of the resolvers (for example by a new
+// lease), of the swap or of the rules for images restarts only orchestrator-node, and not etcd or
+// the API server.
 func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
 	one := nodespec.Spec{Node: nodespec.Node{Name: "a", Swap: 1 << 30, ImagePolicy: []config.ImageRule{{Unsigned: true}}}, DNS: nodespec.DNS{NodeSearch: []string{"corp.example"}, NodeUpstreams: []netip.Addr{resolver}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
 	other := nodespec.Spec{Node: nodespec.Node{Name: "a"}}
 	for service, same := range map[string]bool{nodespec.ServiceAPI: true, nodespec.ServiceControllers: true, nodespec.ServiceNode: false} {
 		if got := reflect.DeepEqual(specFor(one, service), specFor(other, service)); got != same {
-			t.Errorf("%s: the same: %t, want %t", service, got, same)
+			t.Errorf("%s: the descriptions are equal: %t, want %t", service, got, same)
 		}
 	}
 	if len(one.DNS.NodeUpstreams) == 0 || one.Node.Swap == 0 || one.Node.ImagePolicy == nil {
-		t.Error("what was given has changed")
+		t.Error("specFor has changed its argument")
 	}
 }
 
@@ -318,7 +319,7 @@ func TestMachineObjectsRestartNothing(t *testing.T) {
 		t.Errorf("the services change from\n%s\nto\n%s", off, on)
 	}
 	if without != 3 || with != 3 {
-		t.Errorf("%d files say false, and %d say true; want one in each of three directories", without, with)
+		t.Errorf("%d files disable machine objects, and %d enable them; want one in each of three directories", without, with)
 	}
 }
 
@@ -327,11 +328,11 @@ func TestMachineObjectsRestartNothing(t *testing.T) {
 func TestSettings(t *testing.T) {
 	c := config.New("a", config.RoleWorker).WithCluster("c", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	if got := Settings(c); got != nil {
-		t.Errorf("the defaults are checked: %+v", got)
+		t.Errorf("Settings of the defaults: %+v, want nil", got)
 	}
 	c.Cluster.Spec.Kubernetes.APIServer.RuntimeConfig = map[string]bool{"resource.k8s.io/v1beta1": true}
 	if got := Settings(c); got != nil {
-		t.Errorf("versions, which pkg/config checks completely, are checked: %+v", got)
+		t.Errorf("Settings with versions, which pkg/config checks completely: %+v, want nil", got)
 	}
 	c.Cluster.Spec.Kubernetes.SealedPolicies.System = true
 	if got := Settings(c); got == nil || !got.Kubernetes.SealedPolicies.System {

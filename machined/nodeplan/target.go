@@ -188,13 +188,15 @@ func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	return spec
 }
 
-// needsNoAddress reports whether a service continues on a machine that has lost its address. It is
-// true for containerd and for services that are not of the node. Pods continue with containerd.
+// needsNoAddress reports whether a service continues on a machine that has lost its address. It
+// returns true for containerd, with which the pods continue, and for services that do not belong to
+// the node.
 func needsNoAddress(s supervise.Service) bool {
 	return !OfNode(s) || s.Name == nodespec.ServiceContainerd
 }
 
-// withoutNode returns the services without orchestrator-node: those that run on a removed worker.
+// withoutNode returns the services without orchestrator-node, which are the services that run on a
+// removed worker.
 func withoutNode(services []supervise.Service) []supervise.Service {
 	return slices.DeleteFunc(services, func(s supervise.Service) bool { return s.Name == nodespec.ServiceNode })
 }

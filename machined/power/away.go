@@ -50,9 +50,9 @@ func (a Away) why() string {
 
 // AwayDeps are the functions that Controller.Go needs.
 type AwayDeps struct {
-	// Permit asks the cluster for permission and takes the turn of the machine. err says why the
-	// cluster still needs the machine, or its etcd member if the data are wiped. giveBack returns
-	// the turn if the operation does not take place.
+	// Permit asks the cluster for permission and takes the turn for the machine. An error means
+	// that the cluster still needs the machine, or its etcd member if the data are wiped. The
+	// caller calls giveBack to return the turn if the operation does not take place.
 	Permit func(context.Context, disruption.Request) (giveBack func(), err error)
 	// Wanted reports whether a drain with the policy of a caller evicts pods.
 	Wanted func(config.Drain) bool
@@ -73,7 +73,7 @@ type AwayDeps struct {
 // the operation wipes DATA, and starts the shutdown. It asks the second time only for a reset or
 // after a drain, because a drain can take an hour.
 //
-// After a refusal, Go makes the Node schedulable again and returns the turn. A reset, and an
+// If a step fails, Go makes the Node schedulable again and returns the turn. A reset, and an
 // operation with a drain, continue if the caller disconnects.
 func (c *Controller) Go(ctx context.Context, a Away) error {
 	resets := len(a.Wipe) > 0

@@ -17,8 +17,8 @@ const petInterval = 10 * time.Second
 // while a SAN fails over.
 const maxServicesSilence = 5 * time.Minute
 
-// WatchdogDeps are calls into the central parts of machined, which have to return while the
-// watchdog is fed, and functions that report the state of the watchdog.
+// WatchdogDeps has calls into the central parts of machined, and functions that report the state of
+// the watchdog. FeedWatchdog stops feeding if one of the calls does not return.
 type WatchdogDeps struct {
 	Services func() // returns when the service manager has responded
 	Reports  func() // returns when the topics and the events have responded, which they do at once

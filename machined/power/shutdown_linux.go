@@ -19,7 +19,7 @@ type Config struct {
 	// Pods stops the pods, and the services that would restart pods. Services stops all services.
 	// Each function returns at the latest when its context ends. They may be nil.
 	Pods, Services func(context.Context) error
-	// Wipe erases volumes after all file systems are unmounted. It is nil if the shutdown is no
+	// Wipe erases volumes after all file systems are unmounted. It is nil if the shutdown is not a
 	// reset.
 	Wipe func(context.Context) error
 	// Last runs before reboot(2), which may hang in a driver. The caller has to stop feeding the

@@ -280,8 +280,8 @@ func (s *session) serveClient(ctx context.Context, conn net.Conn) error {
 }
 
 // answer returns the response to a query. It queries the resolvers in order until one responds;
-// resolvers in their cooldown come last. If all fail, the response is a refusal of a resolver, or
-// else SERVFAIL. No query is sent without TLS.
+// resolvers in their cooldown come last. If all fail, the response is the refusal of a resolver if
+// there was one, and SERVFAIL otherwise. No query is sent without TLS.
 func (s *session) answer(ctx context.Context, q query) []byte {
 	order := slices.Clone(s.upstreams)
 	rank := func(u *upstream) int {

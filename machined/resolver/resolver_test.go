@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// server is a resolver over TLS on loopback, which knows the names below example.
+// server is a resolver over TLS on loopback, which resolves the names below example.
 type server struct {
 	address netip.AddrPort
 	cas     string
@@ -95,7 +95,7 @@ type fixture struct {
 	failures *atomic.Int32 // number of events of kind "failure"
 }
 
-// known returns the view of a clock that shows the right time.
+// known returns the ClockView of a clock that shows the right time.
 func known() pki.ClockView { return pki.ClockView{Now: time.Now()} }
 
 func start(t *testing.T, cfg Config, clock func() pki.ClockView) fixture {
@@ -226,8 +226,9 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestSeveral checks that the second resolver is queried if the first fails, and the first again
-// with the next query.
+// TestSeveral checks that the second resolver is queried if the first answers with a failure or
+// does not answer, and that the next query is sent to the first again after an answer with a
+// failure.
 func TestSeveral(t *testing.T) {
 	first, second := newServer(t, "dns.example", time.Now()), newServer(t, "dns.example", time.Now())
 	f := start(t, Config{Servers: []netip.AddrPort{first.address, second.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: first.cas + second.cas}}, known)
@@ -334,7 +335,7 @@ func FuzzQuery(f *testing.F) {
 			return
 		}
 		if q.size < plainSize || q.size > maxDatagram {
-			t.Errorf("a size of %d", q.size)
+			t.Errorf("the size %d is out of range", q.size)
 		}
 		answer := make([]byte, maxMessage)
 		copy(answer, message)

@@ -44,8 +44,8 @@ func (a *association) exchanged(s *nts.Session, err error, now time.Time) {
 
 // answered records the result err of a request. authenticated is true if the answer was
 // authenticated with the key of the server. cookies is the number of cookies that are left.
-// answered drops the keys if the server no longer answers or knows them, if no cookie is left, or
-// if the authenticated time is wrong.
+// answered drops the keys if the server no longer answers or no longer has the keys, if no cookie
+// is left, or if the authenticated time is wrong.
 func (a *association) answered(authenticated bool, cookies int, err error) {
 	if authenticated && !errors.Is(err, errWrongTime) {
 		a.lost, a.tries = 0, 0

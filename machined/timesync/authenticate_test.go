@@ -117,7 +117,7 @@ func TestCertificateTime(t *testing.T) {
 		{"unknown clock: a time after the end of the certificate", false, -60 * day, -30 * day, 0, errWrongTime.Error()},
 		{"unknown clock: a time before the certificate", false, 30 * day, 60 * day, 0, errWrongTime.Error()},
 		{"unknown clock: expired before the floor", false, -900 * day, -700 * day, -800 * day, "certificate has expired"},
-		{"a server that leaves its certificate", true, -day, day, 2 * day, errWrongTime.Error()},
+		{"known clock: a time after the end of the certificate", true, -day, day, 2 * day, errWrongTime.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ca := newCA(t)
@@ -205,7 +205,7 @@ func TestUnreachableServer(t *testing.T) {
 		}
 	}
 	if r.associations[address].session != nil {
-		t.Errorf("kept the keys after %d lost requests", maxLost)
+		t.Errorf("the client still has the keys after %d lost requests", maxLost)
 	}
 }
 

@@ -83,7 +83,7 @@ func plausible(floor, now time.Time, set func(time.Time) error) (bool, error) {
 }
 
 // SetClock raises the floor to a time that has certainly passed. It sets the clock to this time if
-// the clock is not plausible (Plausible). what describes the time in the line on the console.
+// the clock is not plausible (Plausible). The argument what describes the time in the console line.
 func (p *Floor) SetClock(floor time.Time, what string, console func(line string)) error {
 	before := time.Now()
 	moved, err := Plausible(floor)

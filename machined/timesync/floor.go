@@ -121,8 +121,8 @@ func ReadFloor(file string, build time.Time) (time.Time, error) {
 	return mark, nil
 }
 
-// due returns the mark to store at now. It reports true if this mark is later than kept, the stored
-// mark, by at least storeInterval.
+// due returns the mark to store at the time now. The second result is true if this mark is later
+// than the stored mark, kept, by at least storeInterval.
 func (p *Floor) due(kept, now time.Time) (time.Time, bool) {
 	t := p.Now(now).UTC().Truncate(time.Second)
 	return t, t.Sub(kept) >= storeInterval

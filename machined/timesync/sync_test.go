@@ -313,7 +313,7 @@ func FuzzAnswer(f *testing.F) {
 		now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 		d, err := Decide([]Sample{s}, View{Now: now, Floor: now})
 		if to := now.Add(d.Offset); err == nil && (to.Before(now) || to.After(now.Add(FirstWindow))) {
-			t.Errorf("the clock would go to %s", to)
+			t.Errorf("the clock would be set to %s", to)
 		}
 		d, err = Decide([]Sample{s}, View{Now: now, Floor: now.Add(-time.Hour), Synced: true, Since: time.Hour})
 		if err == nil && (d.Move != Slew || d.Offset.Abs() > maxSlew) {

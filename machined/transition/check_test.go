@@ -96,11 +96,11 @@ func TestCheckEncryptionKeys(t *testing.T) {
 			want = key(c.gone[0]).Name()
 		}
 		if gone := strings.Join(DroppedKeys(configured(was), configured(is)), " "); gone != want {
-			t.Errorf("%s: lets go of %q, want %q", step, gone, want)
+			t.Errorf("%s: the dropped keys are %q, want %q", step, gone, want)
 		}
 	}
 	if gone := DroppedKeys(nil, &config.Config{}); gone != nil {
-		t.Errorf("a machine without a configuration lets go of %q", gone)
+		t.Errorf("a machine without a configuration drops the keys %q", gone)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestCheckKMS(t *testing.T) {
 			t.Errorf("%s: drops %q", step, got)
 		}
 		if got := otherKeys(from, to); got != c.otherKeys {
-			t.Errorf("%s: other keys: %t", step, got)
+			t.Errorf("%s: otherKeys returns %t", step, got)
 		}
 	}
 	moved := keyManager("A")
@@ -194,7 +194,7 @@ func TestWithPresentKeys(t *testing.T) {
 	}
 	earlier := config.Marshal(parsed)
 	if same, err := WithPresentKeys(earlier, earlier); err != nil || string(same) != string(earlier) {
-		t.Errorf("with the same keys another configuration comes back, %v", err)
+		t.Errorf("the configuration changes although the keys are the same: %v", err)
 	}
 	cluster := *parsed.Cluster
 	cluster.Spec.SecretsEncryptionKey, cluster.Spec.AcceptedEncryptionKeys = config.NewEncryptionKey([32]byte{7}), nil
@@ -213,7 +213,7 @@ func TestWithPresentKeys(t *testing.T) {
 		t.Errorf("keys %v, at most %d pods", back.Cluster.Spec.EncryptionKeys(), back.Cluster.Spec.Kubernetes.MaxPods)
 	}
 	if kept, err := WithPresentKeys([]byte("nonsense"), earlier); err != nil || string(kept) != "nonsense" {
-		t.Errorf("what cannot be read comes back as %q, %v", kept, err)
+		t.Errorf("an unreadable configuration is returned as %q, %v", kept, err)
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// checkEncryptionKeys rejects a change of the encryption key in two cases. The previous
-// configuration did not accept the new key: other machines may not accept it either. Or the next
-// configuration does not accept the previous key, which still encrypts Secrets. before and after
-// are the previous and the next Cluster document.
+// checkEncryptionKeys rejects a change of the encryption key in two cases. In the first case, the
+// previous configuration did not accept the new key, so other machines may not accept it yet. In
+// the second case, the next configuration does not accept the previous key, which still encrypts
+// Secrets. before and after are the previous and the next Cluster document.
 func checkEncryptionKeys(before, after config.ClusterSpec) Problems {
 	oldKey, newKey := before.SecretsEncryptionKey, after.SecretsEncryptionKey
 	if oldKey.IsZero() || oldKey.Equal(newKey.Secret) || hasKey(before.AcceptedEncryptionKeys, newKey) && hasKey(after.AcceptedEncryptionKeys, oldKey) {
@@ -21,9 +21,9 @@ func checkEncryptionKeys(before, after config.ClusterSpec) Problems {
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
 }
 
-// otherKeys reports whether the encryption keys of a cluster, or their order, would change. The key
-// of a key manager counts as an encryption key, and so does whether the key manager encrypts. The
-// address and the credentials of the key manager do not count.
+// otherKeys reports whether the encryption keys of a cluster, or their order, would change. The
+// result is also true if the key of the key manager changes, or if the key manager begins or ends
+// to encrypt. Changes of its address and credentials have no effect on the result.
 func otherKeys(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		(!slices.EqualFunc(before.Cluster.Spec.EncryptionKeys(), next.Cluster.Spec.EncryptionKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) }) ||

@@ -91,11 +91,11 @@ func TestCutOffChanges(t *testing.T) {
 		"Cluster.spec.unknown: 1 → 2":                           true,
 	} {
 		if got := judge(line).cuts; got != want {
-			t.Errorf("%s: %v", line, got)
+			t.Errorf("%s: cuts off the caller: %v", line, got)
 		}
 	}
 	if lines := cutOffChanges(nil, config.New("n1", config.RoleWorker)); lines != nil {
-		t.Errorf("a first configuration cuts its caller off: %q", lines)
+		t.Errorf("changes of a first configuration that cut off the caller: %q, want none", lines)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestMissingLinks(t *testing.T) {
 	}
 }
 
-// TestTakenLinks checks that a new link is rejected if its name is already that of another link.
+// TestTakenLinks checks that a new link is rejected if another link already has its name.
 func TestTakenLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)
 	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "dummy0", Dummy: true}, {Name: "dummy1", Dummy: true}}
@@ -212,7 +212,7 @@ func TestEveryFieldIsJudged(t *testing.T) {
 	seen := map[string]bool{}
 	for _, row := range judgments {
 		if !fields[row.field] || row.reason == "" || seen[row.field] {
-			t.Errorf("%s: no field of a document, without a reason, or twice", row.field)
+			t.Errorf("row %s: the field does not exist, the reason is missing, or the row occurs twice", row.field)
 		}
 		seen[row.field] = true
 	}

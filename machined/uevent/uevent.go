@@ -24,7 +24,7 @@ type Event struct {
 }
 
 // errNotKernel means that a message does not have the format of the kernel.
-var errNotKernel = errors.New("not a message of the kernel's")
+var errNotKernel = errors.New("not a message of the kernel")
 
 // Parse parses a message of the kernel: "add@/devices/…" and then KEY=VALUE pairs that each end
 // with a zero byte. It returns an error for messages of udev, which begin with "libudev".

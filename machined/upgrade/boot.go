@@ -36,7 +36,7 @@ func (c *Controller) Load(ctx context.Context) {
 
 // ResumeTrial continues a trial if its record is missing, for example because a reset has wiped
 // STATE. If the running version is not on trial, ResumeTrial raises the epoch floor to the epoch of
-// the version. The raise also restores a floor that was lost with STATE.
+// this version, which also restores a floor that was lost with STATE.
 func (c *Controller) ResumeTrial(ctx context.Context) {
 	if !c.Record().Phase.Done() {
 		return // Load has handled it
@@ -81,7 +81,7 @@ func entriesUnread(running string, r slot.Record, counted slot.Entry, known bool
 	return nil, r.To == running && !r.Phase.Done()
 }
 
-// espRetryInterval is the delay before the package tries again to read or write the ESP.
+// espRetryInterval is the delay between two attempts to read or write the ESP.
 const espRetryInterval = 10 * time.Second
 
 // retryRecordBoot repeats recordBoot until the ESP is readable. If recordBoot then restores the

@@ -93,7 +93,7 @@ func TestConfirmVersion(t *testing.T) {
 		if err := m.Receiver.confirmVersion(t.Context(), Installer{Trust: trust}, q); !errors.Is(err, test.err) {
 			t.Errorf("%q: %v", test.osRelease, err)
 		}
-		m.Receiver.abort(false, errors.New("it ends"), q)
+		m.Receiver.abort(false, errors.New("the operation has failed"), q)
 		if !slices.Equal(cluster.calls, test.want) {
 			t.Errorf("%q: %q", test.osRelease, cluster.calls)
 		}
@@ -120,7 +120,7 @@ func TestConfirmFirmware(t *testing.T) {
 			if !errors.Is(err, test.err) || errors.As(err, new(Refusal)) {
 				t.Errorf("force %t, refuses %q: %v", force, test.refuses, err)
 			}
-			m.Receiver.abort(false, cmp.Or(err, errors.New("it ends")), q)
+			m.Receiver.abort(false, cmp.Or(err, errors.New("the operation has failed")), q)
 			if _, err := os.Stat(in.file()); err != nil {
 				t.Errorf("force %t, refuses %q: the bundle is gone: %v", force, test.refuses, err)
 			}
@@ -131,9 +131,9 @@ func TestConfirmFirmware(t *testing.T) {
 	}
 }
 
-// TestConfirmUnnamed checks a bundle of a release before levels: its boot image names no version of
-// Kubernetes. The cluster is asked about its level, because this release would drop the etcd data
-// of a machine without other control-plane machines.
+// TestConfirmUnnamed checks a bundle of a release that has no levels yet: its boot image names no
+// version of Kubernetes. The cluster is asked about its level, because this release would drop the
+// etcd data of a machine without other control-plane machines.
 func TestConfirmUnnamed(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	cluster := &fakeDisruption{}
@@ -186,9 +186,9 @@ func receivedBundleWith(t *testing.T, in Inbox, uki []byte, root string) bundle.
 	return trust
 }
 
-// TestCommitReturnsTurn checks that a commit returns the turn while an operation still runs, so the
-// status does not show the end of the upgrade before. If the commit fails, the machine retains the
-// turn.
+// TestCommitReturnsTurn checks that a commit returns the turn before the status shows the end of
+// the upgrade (an operation is still shown when the turn is returned). If the commit fails, the
+// machine retains the turn.
 func TestCommitReturnsTurn(t *testing.T) {
 	for _, test := range []struct {
 		record slot.Record

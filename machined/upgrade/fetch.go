@@ -42,7 +42,7 @@ func (r *Receiver) find(ctx context.Context, request *api.FetchBundleRequest) (b
 	return r.findPeer(ctx, request.Peer)
 }
 
-// Fetch fetches a bundle for a caller (by). It returns when the upgrade has started; the rest of
+// Fetch fetches a bundle for the caller by. It returns when the upgrade has started; the rest of
 // the transfer and the installation continue in a goroutine.
 func (r *Receiver) Fetch(ctx context.Context, request *api.FetchBundleRequest, by string) (*api.UpgradeStarted, error) {
 	i, err := r.installer(request.WithoutSavepoint)

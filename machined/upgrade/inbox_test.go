@@ -63,7 +63,7 @@ func TestReceiveResumes(t *testing.T) {
 		again := Inbox{Dir: in.Dir, StallTimeout: in.StallTimeout, Free: in.Free}
 		b, err := again.Offer(digest, size)
 		if err != nil || b.Have != int64(cut) {
-			t.Fatalf("cut at %d: %d bytes are there, %v", cut, b.Have, err)
+			t.Fatalf("cut at %d: %d bytes are recorded, %v", cut, b.Have, err)
 		}
 		// After a power cut, the file can have arbitrary bytes beyond the recorded size.
 		f, err := os.OpenFile(again.file(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -79,13 +79,13 @@ func TestReceiveResumes(t *testing.T) {
 		}
 		got, err := os.ReadFile(again.file())
 		if err != nil || !bytes.Equal(got, content) {
-			t.Fatalf("cut at %d: other bytes are there, %v", cut, err)
+			t.Fatalf("cut at %d: the bundle has other bytes than were sent, %v", cut, err)
 		}
 		if b, err := again.Offer(digest, size); err != nil || b.Have != size {
-			t.Fatalf("cut at %d: whole, but %d bytes are there, %v", cut, b.Have, err)
+			t.Fatalf("cut at %d: the bundle is complete, but %d bytes are recorded, %v", cut, b.Have, err)
 		}
 		if err := again.Receive(t.Context(), breaking(nil, lost), welcome, quiet); err != nil {
-			t.Fatalf("cut at %d: whole, and still something is asked for: %v", cut, err)
+			t.Fatalf("cut at %d: Receive reads from the source although the bundle is complete: %v", cut, err)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestReceiveFlushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := <-last; b.Have < flushBytes || b.Have == size {
-		t.Errorf("before the last piece %d bytes were noted", b.Have)
+		t.Errorf("before the last piece, %d bytes were recorded", b.Have)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestAdmit(t *testing.T) {
 	}
 	asked := 0
 	if err := in.Receive(t.Context(), bytes.NewReader(content), func(io.Reader) error { asked++; return nil }, quiet); err != nil || asked != 1 {
-		t.Errorf("small: asked %d times, %v", asked, err)
+		t.Errorf("a small bundle: admit was called %d times, %v", asked, err)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestOffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := in.Receive(t.Context(), breaking(content[:1000], io.ErrClosedPipe), welcome, quiet); err == nil {
-		t.Fatal("whole with 1000 bytes")
+		t.Fatal("the bundle is complete with 1000 bytes")
 	}
 	for what, offer := range map[string]func() (Bundle, error){
 		"no room":   func() (Bundle, error) { return in.Offer(strings.Repeat("a", 64), room+1001) },
@@ -264,16 +264,16 @@ func TestOffer(t *testing.T) {
 	}
 	_, err := in.Offer(strings.Repeat("a", 64), 20<<20)
 	if want := fmt.Sprintf("20 MiB are still needed, %d MiB are free, of which %d are reserved", (room+reserve+1000)>>20, reserve>>20); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("no room: %v, want the numbers: %s", err, want)
+		t.Errorf("an offer without enough space: %v, want the numbers: %s", err, want)
 	}
 	if b, err := in.Offer(digest, 1<<20); err != nil || b.Have != 1000 {
-		t.Errorf("the refused ones have changed something: %+v, %v", b, err)
+		t.Errorf("a rejected offer has changed the inbox: %+v, %v", b, err)
 	}
 	if b, err := in.Offer(strings.Repeat("a", 64), room+1000); err != nil || b.Have != 0 {
 		t.Errorf("replacing the last bundle: %+v, %v", b, err)
 	}
 	if _, err := os.Stat(in.file()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the bytes of the last bundle: %v", err)
+		t.Errorf("the file of the replaced bundle still exists: %v", err)
 	}
 	if err := os.WriteFile(in.record(), []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)

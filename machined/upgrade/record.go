@@ -18,8 +18,8 @@ import (
 type Store struct{ Dir string }
 
 // Load reads the record. A missing record is the zero record without an error. If the record is
-// unreadable, Load returns the zero record and an error; the machine boots without a record,
-// because it only explains the past.
+// unreadable, Load returns the zero record and an error; the machine then boots without a record,
+// because the record only describes the last upgrade.
 func (s Store) Load() (slot.Record, error) {
 	text, err := os.ReadFile(s.record())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -96,7 +96,7 @@ func TestFindRelease(t *testing.T) {
 		}
 	}
 	if _, _, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0"}); err == nil || !strings.Contains(err.Error(), "set the image") {
-		t.Errorf("no place: %v", err)
+		t.Errorf("a release without a source: %v", err)
 	}
 }
 
@@ -139,8 +139,8 @@ func TestMissingExtension(t *testing.T) {
 	if err == nil || err.Error() != "upgrade refused, nothing was written: extension gvisor is not stored for version 3.0.0; add its image" || errors.As(err, new(Refusal)) || asked != "3.0.0" {
 		t.Errorf("%v, asked for %s", err, asked)
 	}
-	// Install checks again, because the configuration may have changed since Check. It runs no
-	// operation.
+	// Install repeats the check, because the configuration may have changed since Check. Install
+	// must fail before its first operation.
 	i.Begin = func(operation string, _ int64) { t.Errorf("performed %s", operation) }
 	if err := i.Install(t.Context(), bytes.NewReader(content)); err == nil || !strings.Contains(err.Error(), "upgrade refused, nothing was written: extension gvisor") {
 		t.Error(err)

@@ -44,8 +44,8 @@ func (s savepoints) take(ctx context.Context) error {
 	return nil
 }
 
-// drop removes the savepoint that an earlier upgrade took for this version. Its data are outdated,
-// but a rollback would restore them as the data before the present upgrade.
+// drop removes the savepoint that the machine took for this version at an earlier upgrade. Its data
+// are outdated, and a rollback of the present upgrade would restore them.
 func (s savepoints) drop() error {
 	err := os.Remove(filepath.Join(s.deps.Files.EtcdSnapshots, nodespec.SavepointFile(s.deps.version())))
 	if errors.Is(err, fs.ErrNotExist) {

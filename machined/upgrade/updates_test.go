@@ -49,7 +49,7 @@ func TestMaliciousSource(t *testing.T) {
 		r.abort(false, Refusal{bundle.ErrDamaged}, q)
 		asked = nil
 		if _, _, err := r.findRelease(t.Context(), to); err == nil || !slices.Equal(asked, c.want) {
-			t.Errorf("after a failure of %q: %q was asked, want %q; %v", c.failed, asked, c.want, err)
+			t.Errorf("after a failure of %q: the order is %q, want %q; %v", c.failed, asked, c.want, err)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestUselessSource(t *testing.T) {
 				return client.Endpoint{}, ctx.Err()
 			}
 			if _, _, err := r.findRelease(ctx, to); !errors.Is(err, context.Canceled) || !slices.Equal(asked, to.Peers[:1]) {
-				t.Errorf("%q was asked, %v", asked, err)
+				t.Errorf("the called peers are %q, %v", asked, err)
 			}
 		},
 		"a wrong description": func(r *Receiver, to Release) {
@@ -85,7 +85,7 @@ func TestUselessSource(t *testing.T) {
 			to := Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}}
 			fail(r, to)
 			if got := r.sources.inOrder(to.Peers); !slices.Equal(got, []string{"10.0.0.9", "10.0.0.8"}) {
-				t.Errorf("%q is the next order", got)
+				t.Errorf("the order of the next attempt is %q", got)
 			}
 		})
 	}

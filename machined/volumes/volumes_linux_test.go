@@ -103,7 +103,8 @@ func blank(t *testing.T) {
 }
 
 // TestSwapOnRealDisk uses swap on a blank disk. This must fail while the system's own control group
-// can be swapped. Then the swap grows in use, ends with its document, is used again, and is wiped.
+// can be swapped. Then the swap grows while it is in use, is switched off when its document is
+// removed, is used again, and is wiped.
 func TestSwapOnRealDisk(t *testing.T) {
 	blank(t)
 	tree := cgroup.Tree(cgroup.Mount)
@@ -167,9 +168,10 @@ func TestSwapOnRealDisk(t *testing.T) {
 	}
 }
 
-// TestVolumesOnRealDisk creates volumes of several uses on a blank disk. It stops after each number
-// of operations and continues, as after power cuts. Then it writes files, grows a volume, and finds
-// all files after a reboot. At the end it wipes all volumes, and the disk is blank again.
+// TestVolumesOnRealDisk creates volumes of several uses on a blank disk. It stops after 1
+// operation, then after 2, 3 and so on, and continues each time, as after a power cut. Then it
+// writes files, grows a volume, and finds all files after a reboot. At the end it wipes all
+// volumes, and the disk is blank again.
 func TestVolumesOnRealDisk(t *testing.T) {
 	blank(t)
 	records := filepath.Join(t.TempDir(), "volumes.json")
@@ -194,7 +196,7 @@ func TestVolumesOnRealDisk(t *testing.T) {
 			break
 		}
 		if stop > 60 {
-			t.Fatalf("it does not end: %v", ops)
+			t.Fatalf("operations remain after many repetitions: %v", ops)
 		}
 		for _, op := range ops[:min(stop, len(ops))] {
 			if err := op.Do(t.Context()); err != nil {
@@ -224,12 +226,12 @@ func TestVolumesOnRealDisk(t *testing.T) {
 	}
 	unmountAll(t)
 	if _, err := os.ReadFile(paths.EtcdData + "/file"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without its disk: %v", err)
+		t.Errorf("a file of etcd is readable while its volume is not mounted: %v", err)
 	}
 	if err := os.MkdirAll(paths.EtcdData+"/member", 0o700); err == nil {
 		t.Error("etcd could begin on DATA while its volume is not mounted")
 	}
-	want.Volumes[4].Size = 512 * mib // a remark: volumes do not shrink
+	want.Volumes[4].Size = 512 * mib // this is reported as a problem: volumes do not shrink
 	c := realController(t, records)
 	c.converge(t.Context(), want)
 	if s, _ := c.state.Get(); !strings.Contains(s.HealthProblem(), "do not shrink") {
@@ -254,11 +256,11 @@ func wipes(t *testing.T, c *Controller, want Config) {
 	if _, err := c.WipeVolume(t.Context(), "m"); err == nil {
 		t.Error("a mounted volume was wiped")
 	}
-	// the documents of the parts of DATA stay
+	// Only the documents of the parts of DATA remain in the configuration.
 	c.converge(t.Context(), Config{[]Volume{want.Volumes[0], want.Volumes[2], want.Volumes[3]}})
 	healthy(t, c)
 	if _, err := os.Lstat(paths.HostMnt + "/m"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the link of the volume that was left: %v", err)
+		t.Errorf("the link of the removed volume still exists: %v", err)
 	}
 	if _, err := c.WipeDisk(t.Context(), mkfstest.Disk); err == nil {
 		t.Error("a disk with volumes was wiped")

@@ -213,7 +213,7 @@ func planDiskWipe(have Have, name string) (Disk, error) {
 }
 
 // PrepareReset prepares a reset of DATA: it ends the operations in progress, and changes the
-// records so that the parts of DATA are formatted at their next use. This also drops the data on
+// records: the parts of DATA are then formatted at their next use. This also drops the data on
 // disks that are missing during the reset.
 func (c *Controller) PrepareReset() error {
 	c.stopping.Lock()
@@ -277,7 +277,8 @@ type recordedPart struct {
 }
 
 // planPartsWipe returns the parts of DATA on connected volumes, and an error for each part that
-// cannot be wiped. The disk of each part is without the partitions of the parts before it.
+// cannot be wiped. In the disk of each part, the partitions of the parts before it are already
+// removed.
 func planPartsWipe(have Have) (found []recordedPart, problems []error) {
 	p := planner{have: have}
 	p.have.Disks = slices.Clone(have.Disks)

@@ -122,8 +122,8 @@ const (
 )
 
 // readATA reads the attributes of an ATA disk, its prediction of a failure, and the used percentage
-// of its life. It returns an error only if the attributes cannot be read, because many disks lack
-// the others.
+// of its life. It returns an error only if the attributes cannot be read, because many disks do not
+// report the other two.
 func readATA(fd int) (Log, error) {
 	page := make([]byte, pageSize)
 	if _, err := sendATA(fd, [16]byte{0: passThrough, 1: pioIn, 2: toHost, 4: ataReadData, 6: 1, 10: 0x4f, 12: 0xc2, 14: ataSMART}, page); err != nil {

@@ -66,7 +66,7 @@ func sense(form, mid, high byte) []byte {
 // kernel.
 func TestSizes(t *testing.T) {
 	if n, a := unsafe.Sizeof(nvmeCommand{}), unsafe.Sizeof(scsiCommand{}); n != adminCommand>>16&0x3fff || a != 88 {
-		t.Errorf("%d and %d bytes", n, a)
+		t.Errorf("the structures have %d and %d bytes", n, a)
 	}
 	if n, a := unsafe.Offsetof(nvmeCommand{}.words), unsafe.Offsetof(scsiCommand{}.result); n != 40 || a != 64 {
 		t.Errorf("offsets %d and %d", n, a)
@@ -310,7 +310,7 @@ func TestAbsentDisk(t *testing.T) {
 	round(disk)
 	records, err := readRecords(m.file)
 	if _, present := records[disk[0].key()]; err != nil || len(records) != maxRecords || !present {
-		t.Errorf("%d records, of the disk %t, %v", len(records), present, err)
+		t.Errorf("%d records, with a record of the disk: %t, %v", len(records), present, err)
 	}
 }
 
@@ -345,7 +345,7 @@ func FuzzLogs(f *testing.F) {
 			}
 		}
 		if used := usedByATA(page); used != nil && (*used < 0 || *used > 255) {
-			t.Errorf("%d %%", *used)
+			t.Errorf("the used percentage is %d", *used)
 		}
 		failedByATA(page)
 	})

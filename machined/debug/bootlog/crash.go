@@ -18,7 +18,8 @@ import (
 )
 
 // Limits of the crash logs, in bytes. The kernel saves the last 10 KiB of its log when it panics,
-// and 10 KiB for each earlier oops. maxRecord limits a file of pstore, maxCrash the stored file.
+// and 10 KiB for each earlier oops. maxRecord limits a file of pstore. maxCrash limits the stored
+// file.
 const (
 	maxRecord = 64 << 10
 	maxCrash  = 256 << 10
@@ -41,9 +42,9 @@ var head = regexp.MustCompile(`^(\w+#(\d+)) Part(\d+)$`)
 var priority = regexp.MustCompile(`^<(\d+)>`)
 
 // SaveCrash stores the log that the kernel saved when it crashed, in place of the log of an earlier
-// crash. pstore is the directory at which pstore is mounted. SaveCrash then removes the files from
-// there, because the firmware has little space. It also removes unreadable files, and returns an
-// error for each. It reports whether it stored a crash.
+// crash. The parameter is the directory at which pstore is mounted. SaveCrash then removes the
+// files from this directory, because the firmware has little space. It also removes unreadable
+// files, and returns an error for each of them. The result is true if it stored a crash.
 func (l *Log) SaveCrash(pstore string) (bool, error) {
 	entries, err := os.ReadDir(pstore)
 	if err != nil {

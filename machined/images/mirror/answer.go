@@ -21,10 +21,10 @@ import (
 )
 
 // A portal, a web server or a misconfigured proxy may answer a pull with status 200, too.
-// containerd would take the answer for the image, fail, and try no other registry. So an answer is
-// checked before its first byte is forwarded: a manifest completely, a blob by its digest if it is
-// small, as pages and error messages are. A large blob is forwarded at once; containerd verifies
-// it.
+// containerd would take the answer for the image, fail, and try no other registry. So the mirror
+// checks an answer before it forwards the first byte. It checks a manifest completely, and a small
+// blob by its digest, because pages and error messages are small. It forwards a large blob at once,
+// and containerd verifies the blob.
 
 // manifestTypes are the media types of manifests that containerd can pull.
 var manifestTypes = map[string]bool{
@@ -64,7 +64,7 @@ func checkAnswer(response *http.Response, t target, limit time.Duration, cancel 
 	if response.StatusCode >= http.StatusMultipleChoices {
 		return nil
 	}
-	// an invalid type is treated as missing
+	// an invalid Content-Type counts as missing
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if mediaType == "text/html" || mediaType == "application/xhtml+xml" {
 		return fmt.Errorf("answers with a web page (%s) instead of an image: it is not a registry, or a proxy in front of it requires an action", mediaType)
@@ -150,8 +150,8 @@ func checkContent(content []byte, mediaType string) error {
 	return nil
 }
 
-// readWithin reads the body of an answer, with limits of its size and its time, so that it can be
-// read again.
+// readWithin returns the body of an answer. It fails if the body has more than most bytes, or takes
+// longer than limit.
 func readWithin(response *http.Response, most int64, limit time.Duration, cancel context.CancelCauseFunc) ([]byte, error) {
 	slow := fmt.Errorf("%w completely within %s", errSilent, limit)
 	timer := time.AfterFunc(limit, func() { cancel(slow) })
@@ -185,7 +185,7 @@ func checkDigest(want digest.Digest, content []byte) error {
 var errOther = errors.New("answers with another content than requested")
 
 // verifiedBody verifies a blob of unknown size while it is forwarded. If the digest does not match,
-// the client gets an error in place of the end, so that it does not take the content for the blob.
+// the client gets an error in place of the end of the body, and so rejects the content.
 type verifiedBody struct {
 	io.ReadCloser
 	verifier digest.Verifier

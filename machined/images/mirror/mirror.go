@@ -27,8 +27,8 @@ type Source interface {
 	Open(ctx context.Context, digest string) (io.ReadCloser, error)
 }
 
-// Handler serves images to clients with the token (RFC 6750). Other clients get 403, so that they
-// do not ask for a password.
+// Handler serves images to clients with the token (RFC 6750). Other clients get 403, not 401, which
+// would make them ask for a password.
 func Handler(from Source, token string) http.Handler {
 	expected := []byte("Bearer " + token)
 	mux := http.NewServeMux()

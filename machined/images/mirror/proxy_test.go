@@ -21,15 +21,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
-// The limits for tests. A pause lasts for the whole test.
+// The limits for tests. The pause after a failure (pause) is longer than a test.
 var (
-	// quick are for servers that do not answer.
+	// quick are the limits for servers that do not answer.
 	quick = limits{answer: 300 * time.Millisecond, pace: transfer.Pace{Stall: 300 * time.Millisecond, Window: time.Hour}, pause: time.Hour}
-	// patient are for servers that answer, on a busy computer too.
+	// patient are the limits for servers that answer, possibly late on a busy computer.
 	patient = limits{answer: time.Hour, pace: transfer.Pace{Stall: time.Hour, Window: time.Hour}, pause: time.Hour}
 )
 
-// only is an upstream with the name m.
+// only is a set of upstreams with a single upstream, m.
 type only struct{ up Upstream }
 
 func (o only) Upstream(path string) (Upstream, bool) { return o.up, strings.HasPrefix(path, "m/v2/") }
@@ -100,7 +100,7 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestThrough: requests and answers are forwarded unchanged.
+// TestThrough checks that requests and answers are forwarded unchanged.
 func TestThrough(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -160,7 +160,7 @@ func TestThrough(t *testing.T) {
 	}
 }
 
-// TestSilent: only the first request to a mirror that does not answer waits for the timeout; the
+// TestSilent checks a mirror that does not answer: the first request waits for the timeout, and the
 // next requests fail at once.
 func TestSilent(t *testing.T) {
 	f := before(t, "http://"+silent(t), quick)
@@ -171,25 +171,27 @@ func TestSilent(t *testing.T) {
 		}
 	}
 	if got := f.reasons(); got != "mirror.example.com does not answer for 300ms" {
-		t.Errorf("told is %q", got)
+		t.Errorf("the reported failures are %q", got)
 	}
 	if d := defaultLimits.answer; d != 5*time.Second {
-		t.Errorf("the configuration's reference promises 5 s, and it is %s", d)
+		t.Errorf("the timeout is %s, but the reference of the configuration says 5 s", d)
 	}
 }
 
-// TestSilentTLS: a mirror that accepts connections without a TLS handshake also times out.
+// TestSilentTLS checks that the timeout also applies to a mirror that accepts connections but does
+// not answer the TLS handshake.
 func TestSilentTLS(t *testing.T) {
 	f := before(t, "https://"+silent(t), quick)
 	if response, content := f.ask("HEAD", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway {
 		t.Errorf("%d %q", response.StatusCode, content)
 	}
 	if got := f.reasons(); !strings.Contains(got, "does not answer") {
-		t.Errorf("told is %q", got)
+		t.Errorf("the reported failures are %q", got)
 	}
 }
 
-// TestGone: a mirror that accepts no connection is reported, and tried again with the next request.
+// TestGone checks that a mirror that accepts no connection is reported once, and tried again at
+// each request.
 func TestGone(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -204,12 +206,12 @@ func TestGone(t *testing.T) {
 		}
 	}
 	if got := f.reasons(); strings.Count(got, "refused") != 1 {
-		t.Errorf("told is %q", got)
+		t.Errorf("the reported failures are %q", got)
 	}
 }
 
-// TestSlow: a mirror that is paused because it was slow (it had to fetch the image itself) is used
-// again as soon as it answers a probe.
+// TestSlow checks a mirror that was slow, because it had to fetch the image itself, and is
+// therefore skipped for some time. It is used again as soon as it answers a probe.
 func TestSlow(t *testing.T) {
 	release := make(chan struct{})
 	var probes atomic.Int32
@@ -243,8 +245,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestStalled: a mirror that stops within a file times out, and the client does not take the part
-// for the whole.
+// TestStalled checks that the timeout applies to a mirror that stops within a file, and that the
+// client gets an error and not a shorter file.
 func TestStalled(t *testing.T) {
 	release := make(chan struct{})
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -263,17 +265,17 @@ func TestStalled(t *testing.T) {
 	defer close(release)
 	f := before(t, registry.URL, limits{answer: patient.answer, pace: quick.pace, pause: quick.pause})
 	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
-		t.Errorf("%q is taken for the file", content)
+		t.Errorf("the client accepts %q as the complete file", content)
 	}
 	if got := f.reasons(); !strings.Contains(got, "does not answer within a file") {
-		t.Errorf("told is %q", got)
+		t.Errorf("the reported failures are %q", got)
 	}
 	if response, _ := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); response.StatusCode != http.StatusBadGateway {
-		t.Errorf("it is asked again: %d", response.StatusCode)
+		t.Errorf("the mirror is called again: %d", response.StatusCode)
 	}
 }
 
-// TestPage: a web page is not an answer of a registry, regardless of its status.
+// TestPage checks that a web page is rejected, regardless of its status.
 func TestPage(t *testing.T) {
 	kind := ""
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -295,13 +297,13 @@ func TestPage(t *testing.T) {
 			}
 		}
 		if got := f.reasons(); !strings.Contains(got, "answers with a web page") {
-			t.Errorf("%s: told is %q", c.kind, got)
+			t.Errorf("%s: the reported failures are %q", c.kind, got)
 		}
 	}
 }
 
-// TestAnswers: an answer with status 200 that is not the requested manifest or blob becomes 502, so
-// that containerd tries the next mirror.
+// TestAnswers checks that the client gets status 502 if the mirror answers with status 200 but
+// without the requested manifest or blob. containerd then tries the next mirror.
 func TestAnswers(t *testing.T) {
 	const (
 		index, docker = ocispec.MediaTypeImageIndex, "application/vnd.docker.distribution.manifest.v2+json"
@@ -312,7 +314,7 @@ func TestAnswers(t *testing.T) {
 	manifest, blob := "/through/m/v2/web/manifests/", "/through/m/v2/web/blobs/"
 	for _, c := range []struct {
 		name, path, mediaType, named, content string
-		why                                   string // empty: forwarded
+		why                                   string // part of the failure; empty: forwarded
 	}{
 		{"a manifest", manifest + "1", index, by, good, ""},
 		{"with a parameter", manifest + "1", index + "; charset=utf-8", "", good, ""},
@@ -350,16 +352,16 @@ func TestAnswers(t *testing.T) {
 		response, content := f.ask("GET", c.path)
 		switch got := f.reasons(); {
 		case c.why == "" && (response.StatusCode != 200 || content != c.content || got != ""):
-			t.Errorf("%s: %d %.80q, told is %q", c.name, response.StatusCode, content, got)
+			t.Errorf("%s: %d %.80q, the reported failures are %q", c.name, response.StatusCode, content, got)
 		case c.why != "" && (response.StatusCode != 502 || !strings.Contains(got, c.why) || !strings.HasPrefix(got, "mirror.example.com answers ")):
-			t.Errorf("%s: %d, told is %q, want %q", c.name, response.StatusCode, got, c.why)
+			t.Errorf("%s: %d, the reported failures are %q, want %q", c.name, response.StatusCode, got, c.why)
 		}
 		registry.Close()
 	}
 }
 
-// TestEncoding: a mirror that can compress gets a request for the content without compression, and
-// an answer with compression becomes 502.
+// TestEncoding checks that a mirror that can compress gets a request for uncompressed content, and
+// that the client gets status 502 if the answer is compressed nevertheless.
 func TestEncoding(t *testing.T) {
 	content := `{"schemaVersion":2,"mediaType":"` + ocispec.MediaTypeImageIndex + `","manifests":[]}`
 	for _, always := range []bool{false, true} {
@@ -380,21 +382,21 @@ func TestEncoding(t *testing.T) {
 		}))
 		for _, target := range []string{"web/manifests/1", "moved/manifests/1", "web/manifests/" + digest.FromString(content).String(), "web/blobs/" + digest.FromString(content).String()} {
 			f := before(t, registry.URL, patient)
-			// as containerd asks
+			// the header that containerd sends
 			response, got := f.ask("GET", "/through/m/v2/"+target, "Accept-Encoding", "zstd;q=1.0, gzip;q=0.8, deflate;q=0.5")
 			switch why := f.reasons(); {
 			case !always && (response.StatusCode != 200 || got != content || why != ""):
-				t.Errorf("%s: %d %.80q, told is %q", target, response.StatusCode, got, why)
+				t.Errorf("%s: %d %.80q, the reported failures are %q", target, response.StatusCode, got, why)
 			case always && (response.StatusCode != 502 || !strings.Contains(why, "Content-Encoding gzip")):
-				t.Errorf("%s, compressed: %d, told is %q", target, response.StatusCode, why)
+				t.Errorf("%s, compressed: %d, the reported failures are %q", target, response.StatusCode, why)
 			}
 		}
 		registry.Close()
 	}
 }
 
-// TestUnknownLength: a blob of unknown length that does not match its digest is cut off, and the
-// mirror is skipped.
+// TestUnknownLength checks a blob of unknown length that does not match its digest: the client gets
+// an error before the end, and the mirror is skipped for some time.
 func TestUnknownLength(t *testing.T) {
 	content := strings.Repeat("x", smallBlob+1)
 	var probes atomic.Int32
@@ -415,12 +417,12 @@ func TestUnknownLength(t *testing.T) {
 		t.Errorf("another content: %.80q", got)
 	}
 	if got := f.reasons(); got != "mirror.example.com "+errOther.Error() {
-		t.Errorf("told is %q", got)
+		t.Errorf("the reported failures are %q", got)
 	}
-	// An answer to a probe would end the pause after an instant.
+	// The mirror must get no probe, because its answer to a probe would end this time at once.
 	for range 200 {
 		if response, _ := f.ask("GET", "/through/m/v2/web/blobs/"+digest.FromString(content).String()); response.StatusCode != http.StatusBadGateway {
-			t.Fatalf("it is asked again: %d, after %d probes", response.StatusCode, probes.Load())
+			t.Fatalf("the mirror is called again: %d, after %d probes", response.StatusCode, probes.Load())
 		}
 	}
 	if n := probes.Load(); n != 0 {
@@ -428,8 +430,9 @@ func TestUnknownLength(t *testing.T) {
 	}
 }
 
-// TestTrickle: a mirror with endless answers is given up: within a manifest, the next mirror is
-// tried; within a blob, the client does not take the part for the whole.
+// TestTrickle checks that the request to a mirror with an endless answer is cancelled. If the
+// answer is a manifest, the next mirror is tried. If it is a blob, the client gets an error before
+// the end.
 func TestTrickle(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
@@ -450,15 +453,15 @@ func TestTrickle(t *testing.T) {
 	}
 	f = before(t, registry.URL, limits{answer: patient.answer, pace: transfer.Pace{Stall: time.Hour, Window: 300 * time.Millisecond, MinBytes: 1 << 20}, pause: time.Nanosecond})
 	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
-		t.Errorf("%.80q is taken for the file", content)
+		t.Errorf("the client accepts %.80q as the complete file", content)
 	}
 	if got := f.reasons(); !strings.Contains(got, "does not answer within a file: it is too slow") {
-		t.Errorf("told is %q", got)
+		t.Errorf("the reported failures are %q", got)
 	}
 }
 
-// TestReasons: the text of an error does not contain the URL of the request, because its query may
-// contain secrets.
+// TestReasons checks that the text of an error does not contain the URL of the request, because its
+// query may contain secrets.
 func TestReasons(t *testing.T) {
 	f := before(t, "http://127.0.0.1:1", patient)
 	if _, content := f.ask("GET", "/through/m/v2/web/manifests/1?secret=x"); strings.Contains(content, "secret") {

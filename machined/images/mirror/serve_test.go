@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/loopback"
 )
 
-// serving starts a server with low limits and a shelf with one blob.
+// serving starts a server with these limits. Its source has a single blob.
 func serving(t *testing.T, limits loopback.Limits) (address, blob string) {
 	t.Helper()
 	blob = digest.FromString("a layer").String()
@@ -70,8 +70,8 @@ func ended(c net.Conn) bool {
 	return err != nil && !(errors.As(err, &e) && e.Timeout())
 }
 
-// TestSilentConnections: silent connections block the container runtime neither on an open
-// connection nor on a new connection.
+// TestSilentConnections checks that many silent connections do not block the container runtime, on
+// an open connection or on a new one.
 func TestSilentConnections(t *testing.T) {
 	address, blob := serving(t, loopback.Limits{Clients: 4, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	first := dial(t, address)
@@ -83,22 +83,22 @@ func TestSilentConnections(t *testing.T) {
 		silent = append(silent, dial(t, address))
 	}
 	if status, _, err := pull(first, blob, "word"); status != http.StatusOK || err != nil {
-		t.Errorf("over a connection that was there: %d, %v", status, err)
+		t.Errorf("over the open connection: %d, %v", status, err)
 	}
 	second := dial(t, address)
 	if status, _, err := pull(second, blob, "word"); status != http.StatusOK || err != nil {
-		t.Errorf("over a new one: %d, %v", status, err)
+		t.Errorf("over a new connection: %d, %v", status, err)
 	}
-	// the last four may stay; the second client displaced one connection
+	// All silent connections must end, except the last four, which are within the limit.
 	for i, c := range silent[:36] {
 		if !ended(c) {
-			t.Errorf("silent connection %d is still there", i)
+			t.Errorf("silent connection %d is still open", i)
 		}
 	}
 }
 
-// TestStrangersAreClosed: a client without the token gets one answer, and then its connection is
-// closed. Clients with the token have a limit, too.
+// TestStrangersAreClosed checks that a client without the token gets a single answer, and that its
+// connection is then closed. It also checks the limit of clients with the token.
 func TestStrangersAreClosed(t *testing.T) {
 	address, blob := serving(t, loopback.Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	stranger := dial(t, address)
@@ -106,7 +106,7 @@ func TestStrangersAreClosed(t *testing.T) {
 		t.Errorf("%d, kept %t, %v", status, kept, err)
 	}
 	if !ended(stranger) {
-		t.Error("a stranger's connection is kept")
+		t.Error("the connection of a client without the token stays open")
 	}
 	for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusServiceUnavailable} {
 		if status, kept, err := pull(dial(t, address), blob, "word"); status != want || kept != (want == http.StatusOK) || err != nil {
@@ -115,7 +115,8 @@ func TestStrangersAreClosed(t *testing.T) {
 	}
 }
 
-// TestSlowHeader: a request without a complete header times out.
+// TestSlowHeader checks that the connection of a request without a complete header is closed after
+// the timeout.
 func TestSlowHeader(t *testing.T) {
 	address, _ := serving(t, loopback.Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Millisecond, Idle: time.Hour})
 	c := dial(t, address)
@@ -123,6 +124,6 @@ func TestSlowHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !ended(c) {
-		t.Error("it is still there")
+		t.Error("the connection is still open")
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/otlp"
 )
 
-// Limits of a batch. A record of the audit log of Kubernetes has at most 256 KiB, so that a batch
-// has at most 512 KiB of text.
+// Limits of a batch. A batch gets no further record after it has maxBatchBytes. The largest record
+// (of the audit log of Kubernetes) has 256 KiB, so a batch has at most 512 KiB of text.
 const maxBatch, maxBatchBytes = 256, 256 << 10
 
 // sendBatches delivers batches until the receiver does not accept a batch, or the context ends. Run
-// then reads the records of this batch again: the stores are the buffer.
+// then reads the records of this batch again from their sources.
 func (s *Sender) sendBatches(ctx context.Context) error {
 	lines, stop := s.follow(ctx)
 	defer stop()
@@ -42,7 +42,7 @@ func (s *Sender) newClient() *http.Client {
 			DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				conn, _, err := s.dial(ctx)
 				if err != nil {
-					return nil, err // a nil *tls.Conn would be a connection
+					return nil, err // not conn, because a nil *tls.Conn in a net.Conn is not nil
 				}
 				return conn, nil
 			},
@@ -52,8 +52,8 @@ func (s *Sender) newClient() *http.Client {
 	}
 }
 
-// gather waits for a record, and returns it with those that follow soon. It returns the present
-// records at the end of the context.
+// gather waits for a record, and returns it with the records that follow soon. When the context
+// ends, it returns the records that it has received until then.
 func (s *Sender) gather(ctx context.Context, lines <-chan Record) (batch []Record) {
 	var due <-chan time.Time
 	for size := 0; len(batch) < maxBatch && size < maxBatchBytes; {

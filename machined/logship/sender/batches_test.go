@@ -23,7 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// otlpReceiver answers by a script of statuses, then with success.
+// otlpReceiver answers the first requests with the statuses of a script, and all further requests
+// with success.
 type otlpReceiver struct {
 	*logshiptest.Receiver
 	lines *cell.Cell[[]otlptest.Line] // of successful requests
@@ -105,8 +106,8 @@ func upTo(n uint64) (all []uint64) {
 	return all
 }
 
-// TestPassEvents checks that requests that fail in turns cause few events, and that a later loss is
-// told.
+// TestPassEvents checks that alternating failures and successes of requests cause few events, and
+// that a loss after a longer connection is an event again.
 func TestPassEvents(t *testing.T) {
 	const refused = http.StatusServiceUnavailable
 	r := newOTLPReceiver(t, refused, http.StatusOK, refused, http.StatusOK, refused, http.StatusOK, refused)
@@ -175,7 +176,7 @@ func TestRejected(t *testing.T) {
 	defer cancel()
 	_, err := cell.Wait(ctx, r.asked, func(n int) bool { return n >= 2 })
 	check(t, err)
-	// batches can be smaller: the receiver gets the rest
+	// Batches can be smaller than maxBatch. The receiver then also gets accepted records.
 	from.add(1)
 	_, err = cell.Wait(ctx, r.lines, func(all []otlptest.Line) bool {
 		return len(all) > 0 && all[len(all)-1].Number == maxBatch*2+1
@@ -192,7 +193,7 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestLastBatch checks that the records of a batch are delivered at the end of Run.
+// TestLastBatch checks that Run delivers the records of an incomplete batch before it ends.
 func TestLastBatch(t *testing.T) {
 	r := newOTLPReceiver(t)
 	s := r.sender(t, "", cell.New([]string(nil)))

@@ -22,8 +22,8 @@ type Record struct {
 	App                string // the writer: "apid", "kernel"
 	Kind               string // kind of the line: "log", "failure"
 	Text               string // without the newline at the end; may contain line breaks
-	// Missed is positive only in a line that this package adds: so many lines, up to Number, are
-	// lost.
+	// Missed is positive only in a line that this package adds. It is the number of lost lines; the
+	// last of them had this Number.
 	Missed uint64
 }
 

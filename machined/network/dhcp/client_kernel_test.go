@@ -78,7 +78,7 @@ func newBed(t *testing.T, plan dhcptest.Plan, remembered *dhcp.Lease) *bed {
 	return b
 }
 
-// patience is the limit for a wait; a busy computer may need most of it.
+// patience is the longest time of a wait. A busy computer may need most of this time.
 const patience = 30 * time.Second
 
 func (b *bed) wait(t *testing.T, what string, ok func(dhcp.Status) bool) dhcp.Status {
@@ -109,7 +109,7 @@ func TestLeaseKernel(t *testing.T) {
 	if want, seen := []string{"DISCOVER ship", "REQUEST selecting ship"}, slices.Compact(b.Seen()); !slices.Equal(seen, want) {
 		t.Errorf("the server saw %q, want %q", seen, want)
 	}
-	t.Logf("bound after %v, the making of the network included", time.Since(start))
+	t.Logf("bound after %v, including the creation of the network", time.Since(start))
 }
 
 func TestRapidCommitKernel(t *testing.T) {

@@ -20,8 +20,8 @@ type Options struct {
 	Index       int
 	MAC         net.HardwareAddr // hardware address of the link, Ethernet only
 	StoredLease *Lease           // lease of an earlier client, requested first; may be nil
-	// InForce means that the link still has the address of StoredLease. The address stays in use
-	// while the client contacts the server.
+	// InForce is true if the link still has the address of StoredLease. The address then stays in
+	// use while the client contacts the server.
 	InForce bool
 	// Random returns a random number, for transaction IDs and jitter.
 	Random func() uint32

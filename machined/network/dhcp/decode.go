@@ -107,7 +107,7 @@ func join(code uint8, parts [][]byte) []byte {
 	return out
 }
 
-// The highest numbers of entries that the client uses of a list.
+// The largest numbers of entries that the client uses from a list.
 const (
 	maxAddresses = 16
 	maxDomains   = 32

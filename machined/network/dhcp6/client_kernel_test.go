@@ -34,8 +34,8 @@ var (
 	stateful = dhcp6.Mode{Addresses: true}
 )
 
-// slowTimeout is the limit for events that normally occur at once; a busy computer may need most of
-// it.
+// slowTimeout is the limit for events that normally occur at once. A busy computer may need most of
+// this time.
 const slowTimeout = 10 * time.Second
 
 func newBed(t *testing.T, plan dhcp6test.Plan, mode dhcp6.Mode, stored *dhcp6.Lease) *bed {

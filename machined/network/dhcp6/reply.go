@@ -304,7 +304,7 @@ func (p *parser) readSettings() {
 func (p *parser) addrs(code dhcpv6.OptionCode, what string) (out []netip.Addr) {
 	b := p.one(code)
 	if len(b)%16 != 0 {
-		p.note("%s (option %d): the length is not one of addresses", what, code)
+		p.note("%s (option %d): the length does not match a list of addresses", what, code)
 	}
 	for ; len(b) >= 16 && len(out) < maxAddresses; b = b[16:] {
 		a := netip.AddrFrom16([16]byte(b))

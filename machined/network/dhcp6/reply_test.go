@@ -117,7 +117,7 @@ func TestParse(t *testing.T) {
 			Lease{DNS: []netip.Addr{netip.MustParseAddr("2001:db8::53")}}, nil, "addresses (option 3)"},
 		{"resolvers of no machine", message(dhcpv6.MessageTypeReply, dhcpv6.OptDNS(ip("fe80::1"), ip("2001:db8::53"))),
 			Lease{DNS: []netip.Addr{netip.MustParseAddr("2001:db8::53")}}, nil, "fe80::1 is not an address of another machine"},
-		{"half a resolver", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionDNSRecursiveNameServer, 1, 2, 3)), Lease{}, nil, "not one of addresses"},
+		{"half a resolver", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionDNSRecursiveNameServer, 1, 2, 3)), Lease{}, nil, "does not match a list of addresses"},
 		{"a line break in a domain", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionDomainSearchList, 3, 'a', '\n', 'b', 0)), Lease{}, nil, "is not a name"},
 		{"a truncated time server", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionNTPServer, 0, 1, 0, 16, 1)), Lease{}, nil, "time servers (option 56)"},
 		{"SNTP", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionSNTPServerList, ip("2001:db8::123")...)), Lease{NTP: []string{"2001:db8::123"}}, nil, ""},

@@ -51,7 +51,7 @@ func Parse(b []byte) (o Option, err error) {
 	switch b[0] {
 	case typeServers:
 		if len(b)%16 != 8 {
-			return Option{}, errors.New("router advertisement: resolvers (RDNSS): the length is not one of addresses")
+			return Option{}, errors.New("router advertisement: resolvers (RDNSS): the length does not match a list of addresses")
 		}
 		for a := range slices.Chunk(b[8:], 16) {
 			addr := netip.AddrFrom16([16]byte(a))

@@ -121,7 +121,7 @@ func TestParse(t *testing.T) {
 		{"an unknown option", option(3, 9, make([]byte, 24)), "[] []", ""},
 		{"no bytes", nil, "[] []", "wrong length"},
 		{"a wrong length", []byte{25, 2, 0, 0, 0, 0, 0, 1}, "[] []", "wrong length"},
-		{"half an address", option(25, 9, make([]byte, 8)), "[] []", "not one of addresses"},
+		{"half an address", option(25, 9, make([]byte, 8)), "[] []", "does not match a list of addresses"},
 		{"addresses of no resolver", rdnss(9, "::", "::1", "ff02::fb", "fe80::1", "::ffff:10.0.0.1", "2001:db8::53"), "[2001:db8::53] []", ":: is not usable"},
 		{"a line break", dnssl(9, "a\nb", "lan.test"), "[] [lan.test]", "is not a name"},
 	} {

@@ -177,7 +177,7 @@ func TestExchangeRefused(t *testing.T) {
 	}
 	for n := range whole { // Each message ends after n bytes, too early.
 		if _, err := readAnswer(bytes.NewReader(whole[:n])); err == nil {
-			t.Errorf("%d of %d bytes are a key exchange", n, len(whole))
+			t.Errorf("the first %d of %d bytes are accepted as a key exchange", n, len(whole))
 		}
 	}
 }
@@ -424,7 +424,7 @@ func FuzzFields(f *testing.F) {
 		}
 		s := &Session{toHost: key, id: id}
 		if s.ProcessResponse(message) == nil || s.Answered() || s.Cookies() > 0 {
-			t.Errorf("%s is authentic", fmt.Sprintf("%x", message))
+			t.Errorf("the answer %s is accepted", fmt.Sprintf("%x", message))
 		}
 	})
 }

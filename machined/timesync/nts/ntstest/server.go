@@ -78,7 +78,7 @@ func (s *Server) Change(change func(request, answer []byte) []byte) {
 	s.change = change
 }
 
-// Serve answers until both sockets are closed. The key exchange tells clients the port of packets.
+// Serve answers until both sockets are closed. In a key exchange, clients get the port of packets.
 func (s *Server) Serve(exchanges net.Listener, packets net.PacketConn) {
 	s.port = uint16(packets.LocalAddr().(*net.UDPAddr).Port)
 	var wg sync.WaitGroup
