@@ -227,8 +227,8 @@ func TestLacks(t *testing.T) {
 		"committed":    {20, files{"orlop-1.0.efi": a, "orlop-2.0.efi": b}, ""},
 		"both names":   {20, files{"orlop-1.0.efi": a, "orlop-2.0.efi": b, "orlop-2.0+2-1.efi": b}, ""},
 		"commit lost":  {15, files{"orlop-1.0.efi": a}, "the loader would start 1.0"},
-		"empty entry":  {5, files{"orlop-1.0.efi": a, "orlop-2.0.efi": half}, "orlop-2.0.efi is not whole"},
-		"old one gone": {5, files{"orlop-2.0.efi": b}, "the entry of version 1.0 is gone"},
+		"empty entry":  {5, files{"orlop-1.0.efi": a, "orlop-2.0.efi": half}, "orlop-2.0.efi is incomplete"},
+		"old one gone": {5, files{"orlop-2.0.efi": b}, "the entry of version 1.0 is missing"},
 	} {
 		wrong := r.lacks(c.length, c.found, whole)
 		if c.wrong == "" && len(wrong) > 0 || c.wrong != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], c.wrong)) {
