@@ -146,7 +146,7 @@ func makeKeys(args []string) error {
 	// away.
 	for _, file := range append(slices.Clone(private), public) {
 		if _, err := os.Lstat(file); err == nil {
-			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put the private key back, or remove all files if there are no such machines", file)
+			return fmt.Errorf("%s: exists already; with a new key, machines whose image trusts the old key could not be upgraded: put the private key back, or remove all files if there are no such machines", file)
 		}
 	}
 	if err := os.MkdirAll(*out, 0o700); err != nil {

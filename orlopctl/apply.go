@@ -182,7 +182,7 @@ func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest,
 		return err
 	}
 	if n := len(answer.Failures); n > 0 {
-		return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("the configuration is active, except for %s that failed; the machine retries", format.Count(n, "operation")), Hint: "`orlopctl get drift` lists the remaining operations"}
+		return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("the configuration is active, but %s failed; the machine retries", format.Count(n, "operation")), Hint: "`orlopctl get drift` lists the remaining operations"}
 	}
 	if a.dryRun || a.noWait || answer.Install == "" {
 		return nil

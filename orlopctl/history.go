@@ -47,7 +47,7 @@ func confirmCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 				ios.Errorln("failed: " + format.CleanLines(f))
 			}
 			if n := len(c.Failures); n > 0 {
-				return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("the configuration stays, except for %s that failed; the machine retries", format.Count(n, "operation")), Hint: "`orlopctl get drift` lists the remaining operations"}
+				return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("the configuration is confirmed, but %s failed; the machine retries", format.Count(n, "operation")), Hint: "`orlopctl get drift` lists the remaining operations"}
 			}
 			return nil
 		},
@@ -116,7 +116,7 @@ func showConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 func diffConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff-config FROM [TO]",
-		Short: "Show the differences between an earlier configuration and another or the active configuration",
+		Short: "Compare an earlier configuration with the active configuration, or with another earlier one",
 		Long: "Show the differences between two configurations of the history (`orlopctl config-history`), field by field. Without TO, the command\n" +
 			"compares with the active configuration. It names changed secrets, but does not show them. `orlopctl apply-config --dry-run` compares\n" +
 			"the active configuration with a file.",

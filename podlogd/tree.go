@@ -21,8 +21,9 @@ import (
 const (
 	maxContainers = 2048
 	maxFiles      = 64 // files of a container
-	// entries of a directory that are read; a directory of a container also contains the files that
-	// the kubelet compresses
+	// maxEntries is the limit of entries read from one directory. It exceeds maxContainers and
+	// maxFiles, because a directory can have other entries, for example files that the kubelet is
+	// compressing.
 	maxEntries = 4 * maxContainers
 )
 

@@ -94,7 +94,8 @@ func title(s Status) string {
 	return title
 }
 
-// Changes returns the lines for a serial console after a change of the status, without "orlop: ".
+// Changes returns the lines that a serial console shows after a change of the status. The caller
+// adds the prefix "orlop: ".
 func Changes(before, after Status) []string {
 	var lines []string
 	changed := func(old, now, format string) {

@@ -17,9 +17,9 @@ import (
 // Trial is the state of a machine with a version on trial.
 type Trial struct {
 	Machine Machine
-	// StorageProblem is the reason for which STATE is not mounted; empty if it is mounted. The
-	// version is at fault then: the former version could mount STATE, because the upgrade needed
-	// it.
+	// StorageProblem is the reason for which STATE is not mounted; empty if it is mounted. If it is
+	// not mounted, the version is at fault: the former version must have mounted STATE, because an
+	// upgrade is impossible without it.
 	StorageProblem string
 	Stored         bool // STATE has a configuration
 	// Firewall is the reason for which the nftables rules are not active. Extensions is the reason
@@ -27,10 +27,10 @@ type Trial struct {
 	Firewall, Extensions string
 }
 
-// FailedCheck returns the first failed check of a version on trial; "" if all passed. Without a
-// configuration the management API is the only check, because a client can apply a configuration
-// over it; with a configuration all checks of `orlopctl health` must pass. The nftables rules and
-// the extensions are always checked.
+// FailedCheck returns the first failed check of a version on trial; "" if all passed. The nftables
+// rules and the extensions are always checked. With a Cluster document, all checks of `orlopctl
+// health` must pass, too. Without one, only the management API must run, because a client can apply
+// a configuration over it.
 func FailedCheck(t Trial) string { return cmp.Or(failedCheck(t), t.Firewall, t.Extensions) }
 
 // failedCheck is FailedCheck without the nftables rules and the extensions.
@@ -55,8 +55,9 @@ func failedCheck(t Trial) string {
 	return ""
 }
 
-// isUserProblem reports whether objects of users cause a failed check: the version is not at fault,
-// and an upgrade that fixes the problem must be possible.
+// isUserProblem reports whether objects of users cause a failed check. Such a check does not fail a
+// trial: the version is not at fault, and a rollback would prevent an upgrade that fixes the
+// problem.
 func isUserProblem(c *api.HealthCheck) bool {
 	return strings.HasPrefix(c.Detail, nodespec.ProblemPrefix) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }

@@ -12,15 +12,16 @@ import (
 )
 
 // TestUnderTheProductKernel runs all operations on a real machine with the product kernel: it
-// checks the two laws again, and the result as the kubelet and the kernel report it. See
-// vm/kerneltest:
+// checks again that no operations remain and that operations can be repeated, and reads the result
+// from /proc and /sys. See vm/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module bridge …' ./machined/host
 func TestUnderTheProductKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
 		t.Skip("changes the whole machine; runs under vm/kerneltest only")
 	}
-	// With an empty index, the image has no modules besides the loaded modules.
+	// With an empty module index, the image seems to have no modules, so only the loaded modules
+	// count.
 	empty := t.TempDir()
 	if err := os.WriteFile(filepath.Join(empty, "modules.dep"), nil, 0o644); err != nil {
 		t.Fatal(err)

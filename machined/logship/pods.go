@@ -59,8 +59,8 @@ func newPodShipment(r config.Receiver, c sender.Config) *podShipment {
 // maxPodRecords is the maximum number of records in a request of podlogd.
 const maxPodRecords = 4096
 
-// preparePods opens the socket of podlogd at the first receiver that gets the logs of pods, and
-// removes the positions of former receivers. The socket stays open.
+// preparePods opens the socket of podlogd as soon as a receiver gets the logs of pods, and removes
+// the positions of former receivers. The socket stays open.
 func (s *Shipper) preparePods(receivers []config.Receiver) error {
 	if s.listens {
 		if dir := s.deps.Pods.Positions(); dir != "" {
@@ -133,8 +133,9 @@ func (s *Shipper) podsOf(w http.ResponseWriter, r *http.Request) *podShipment {
 	return nil
 }
 
-// passPods passes a request on. It answers with success if the receiver has accepted or rejected
-// the records; after any other answer, podlogd repeats the request.
+// passPods passes a request on. It answers with success if the receiver has accepted the records,
+// or rejected them: podlogd must not repeat rejected records. After any other answer, podlogd
+// repeats the request.
 func (s *Shipper) passPods(w http.ResponseWriter, r *http.Request) {
 	to := s.podsOf(w, r)
 	if to == nil {
@@ -162,7 +163,8 @@ func (s *Shipper) passPods(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// withPositions calls do with the file of the positions of the receiver of a call.
+// withPositions finds the receiver that the request names, and calls the function do with the
+// receiver's positions file.
 func (s *Shipper) withPositions(w http.ResponseWriter, r *http.Request, do func(pods *podShipment, file string) error) {
 	pods := s.podsOf(w, r)
 	if pods == nil {

@@ -90,9 +90,9 @@ func (p Trial) warnings() []string {
 	case p.noTrial != "":
 		out = append(out, "the previous configuration does not become active again by itself: "+p.noTrial)
 	case p.AfterBoot:
-		out = append(out, fmt.Sprintf("it is on trial for %v from the reboot on: unless it is confirmed over a new connection in that time, or if the machine reboots again before, the previous configuration becomes active again", p.Duration))
+		out = append(out, fmt.Sprintf("it is on trial for %v from the reboot on. Confirm it over a new connection in that time. Otherwise, or if the machine reboots again before, the previous configuration becomes active again", p.Duration))
 	default:
-		out = append(out, fmt.Sprintf("it is on trial for %v: unless it is confirmed over a new connection in that time, the previous configuration becomes active again", p.Duration))
+		out = append(out, fmt.Sprintf("it is on trial for %v. Confirm it over a new connection in that time. Otherwise the previous configuration becomes active again", p.Duration))
 	}
 	return out
 }

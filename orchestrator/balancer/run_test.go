@@ -176,7 +176,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // prefixed is a connection of which the first byte was already read. While its backend hangs, the
-// connection reads no data.
+// connection discards the data that arrive.
 type prefixed struct {
 	net.Conn
 	first []byte
@@ -195,7 +195,7 @@ func (p *prefixed) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// running is a balancer under test, with its last announcement.
+// running is a balancer under test; said receives the reports of its state.
 type running struct {
 	*balancer
 	address string
@@ -383,7 +383,8 @@ func TestFailover(t *testing.T) {
 
 	b.sick.Store(true)
 	r.wait(t, onA+"; "+b.address+": 500 Internal Server Error: etcd failed: reason withheld", probeInterval+retryInterval+timeout+standbyInterval)
-	for deadline := time.Now().Add(retryInterval + timeout); ; { // not before two failures
+	// the balancer closes the connections only after two failed probes
+	for deadline := time.Now().Add(retryInterval + timeout); ; {
 		if who, err := ask(); err == nil && who == "a" {
 			break
 		}
@@ -478,7 +479,8 @@ func TestStop(t *testing.T) {
 	for i := range 20 {
 		conn := r.dial(t)
 		if i%2 == 0 {
-			if _, err := conn.Write(make([]byte, 1<<20)); err != nil { // the backend reads nothing
+			// the client does not read the echo, so data remain in transit
+			if _, err := conn.Write(make([]byte, 1<<20)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -7,8 +7,8 @@
 //
 // It runs in the process "api" over the API server's loopback connection, because before these
 // objects exist no other client has the right to create them. It creates missing objects and
-// corrects the contents of existing objects. Additions of other clients (labels, annotations, and
-// in roles and bindings further rules and subjects) stay.
+// corrects the contents of existing objects. It preserves what other clients add: labels,
+// annotations, rules of roles and subjects of bindings.
 package bootstrap
 
 import (
@@ -175,8 +175,8 @@ func managedServices(spec nodespec.Spec, client kubernetes.Interface) []managed 
 	}
 }
 
-// problems collects the problems of several objects and announces them in a single detail: after
-// the start several objects can have a problem at the same time.
+// problems collects the problems of several objects, and joins them into one text, the detail of
+// the component's announcement, because several objects can have a problem at the same time.
 type problems struct {
 	announce component.Announce
 

@@ -13,8 +13,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestAudit checks that every read of users' objects produces a line, also of system components,
-// and that their constant reads of the cluster's topology do not.
+// TestAudit checks that every read of users' objects produces a line, even if a system component
+// reads them, and that the constant reads of the cluster's topology by these components produce
+// none.
 func TestAudit(t *testing.T) {
 	policy, err := auditpolicy.LoadPolicyFromBytes([]byte(auditPolicy(nil)))
 	if err != nil {
@@ -31,7 +32,8 @@ func TestAudit(t *testing.T) {
 		who                              user.Info
 		verb, group, resource, subobject string
 		want                             auditinternal.Level
-		// a watch is recorded at its end, not at its begin
+		// late is true if the policy omits the line at the start of the response; a watch is then
+		// recorded only at its end.
 		late bool
 	}{
 		{kubelet, "get", "", "secrets", "", line, true},
@@ -75,9 +77,9 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestAuditRules checks that the configured rules decide before the system's rules, and that no
-// rule hides the access to Secrets, commands in pods or changes of rights, or records a Secret or a
-// token.
+// TestAuditRules checks that the configured rules decide before the system's rules. No configured
+// rule can hide accesses to Secrets, commands in pods, and changes of rights. No rule records the
+// content of a Secret or token.
 func TestAuditRules(t *testing.T) {
 	person := &user.DefaultInfo{Name: "jane", Groups: []string{"system:authenticated"}}
 	const none, line, request, all = auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequest, auditinternal.LevelRequestResponse

@@ -67,7 +67,7 @@ func TestRound(t *testing.T) {
 		t.Errorf("one: %+v", b.of("one"))
 	}
 	if !b.of("impostor").node.last.at.IsZero() {
-		t.Error("a kubelet is believed that is another node's")
+		t.Error("the scraper accepted the metrics of a kubelet with the certificate of another node")
 	}
 	want := map[string]string{"impostor": "certificate is valid for one, not impostor", "nowhere": "its Node has no address yet"}
 	if len(s.problems) != len(want) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLookalike checks that a file of another system is reported as a whole with its type, as a
-// configuration and as a patch.
+// TestLookalike checks that a file of another system gives a single error that names its type,
+// whether the file is parsed as a configuration or merged as a patch.
 func TestLookalike(t *testing.T) {
 	for text, want := range map[string]string{
 		"version: v1alpha1\nmachine:\n  type: controlplane\n  token: a\ncluster:\n  id: x\n": "Talos Linux",

@@ -49,7 +49,8 @@ type daemon struct {
 
 	mu     sync.Mutex
 	images map[string]*imagesapi.Image
-	// fetched are the images of the namespace of fetched signatures.
+	// fetched has the images in signatureNamespace, the containerd namespace for fetched
+	// signatures.
 	fetched map[string]*imagesapi.Image
 	blobs   map[string][]byte            // by digest
 	labels  map[string]map[string]string // of blobs
@@ -203,8 +204,8 @@ func (d *daemon) Stream(s streamapi.Streaming_StreamServer) error {
 	return s.Send(&anypb.Any{})
 }
 
-// Transfer stores names like containerd (core/transfer/image): with exactly the labels of the
-// destination.
+// Transfer stores names. As in containerd (core/transfer/image), a name that Transfer stores has
+// exactly the labels of the destination.
 func (d *daemon) Transfer(ctx context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
 	var to transfertypes.ImageStore
 	if err := proto.Unmarshal(r.Destination.Value, &to); err != nil {
@@ -333,8 +334,8 @@ func TestArtifacts(t *testing.T) {
 	}
 }
 
-// TestUnpin: an artifact that no add-on has read for a long time loses its second name. An artifact
-// that is too large for add-ons is never pinned.
+// TestUnpin: an artifact that no add-on has read for a long time loses its pin, which is its second
+// name (pinnedName). An artifact that is too large for add-ons is never pinned.
 func TestUnpin(t *testing.T) {
 	d, store := started(t)
 	flux, oras := d.put(fromFlux), d.put(fromOras)

@@ -1,7 +1,7 @@
 //go:build !cgo
 
 // These tests run only without cgo, as machined does. With cgo, a process has threads that Go does
-// not know, and the system calls for all threads fail.
+// not know, and syscall.AllThreadsSyscall, which confines all threads at once, fails.
 
 package secureboot
 

@@ -116,7 +116,8 @@ func largestFirst(values map[string]float64) string {
 	return strings.Join(words, ", ")
 }
 
-// waitWorth is the shortest wait that is printed, in seconds. The file has the shorter waits, too.
+// waitWorth is the shortest wait that is printed, in seconds. The file with the figures (-out) has
+// the shorter waits, too.
 const waitWorth = 0.1
 
 // printTimeline writes the timeline of one run. Each line has the time of a moment and the time

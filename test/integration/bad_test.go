@@ -108,7 +108,7 @@ func (s *story) refusesVerb(ts *testscript.TestScript, neg bool, args []string) 
 		}
 	}
 	if problems == 0 {
-		ts.Fatalf("the machine's answer names no problem with its place for tools: %v", answer.Details())
+		ts.Fatalf("the machine's answer has no machine-readable problem with file, line and reason: %v", answer.Details())
 	}
 	_, err = fmt.Fprintln(ts.Stdout(), answer.Message())
 	ts.Check(err)

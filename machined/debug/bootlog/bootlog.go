@@ -2,12 +2,13 @@
 // disk, because the kernel loses its log when the machine shuts down. It also stores the log that
 // the kernel saved when it last crashed (pstore).
 //
-// The size is bounded: 512 KiB for each of the two boots. Before a log exceeds this size, its older
-// 256 KiB are dropped at once. If the kernel writes more than 256 KiB between two batches, at least
-// the last 128 KiB are stored. Lines are written in batches, and each batch is flushed, so a power
-// cut or a hung kernel loses only the lines since the last batch. The files belong to this package
-// alone. No file is open between two batches, so that the disk can be unmounted. Other users may
-// own the parent directory, so the package follows no link out of its own directory.
+// The size is bounded: 512 KiB for each of the two boots. Before a log would exceed this size, its
+// older 256 KiB are dropped in one step. If the kernel writes more than 256 KiB between two
+// batches, at least the last 128 KiB are stored. Lines are written in batches, and each batch is
+// flushed, so a power cut or a hung kernel loses only the lines since the last batch. The files
+// belong to this package alone. No file is open between two batches, so that the disk can be
+// unmounted. Other users may own the parent directory, so the package follows no link out of its
+// own directory.
 package bootlog
 
 import (
@@ -93,8 +94,8 @@ func (l *Log) inDir(do func(*os.Root) error) error {
 	return do(root)
 }
 
-// Begin makes the log of the boot that has ended the log of the previous boot, and creates an empty
-// directory for the current boot. It must be called once in each boot, before Run.
+// Begin renames the log in "now", which the last boot wrote, to "before", and creates an empty
+// directory "now". It must be called once in each boot, before Run.
 func (l *Log) Begin() error {
 	err := os.MkdirAll(l.Dir, 0o700)
 	if err == nil {

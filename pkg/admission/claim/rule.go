@@ -21,8 +21,9 @@ const (
 	MaxRule = 24 << 10
 	// maxMachines is the maximum number of machines of a rule.
 	maxMachines = 128
-	// maxIdentity is the maximum length of a serial number and of a UUID, in bytes. Longer ones
-	// would match no machine, because an inventory contains no longer texts (package inventory).
+	// maxIdentity is the maximum length of a serial number and of a UUID, in bytes. A longer one
+	// would match no machine, because the texts of an inventory have the same limit (package
+	// inventory).
 	maxIdentity = 64
 	// maxMatch is the maximum length of the expression of a rule.
 	maxMatch = 4096
@@ -46,9 +47,9 @@ type Rule struct {
 	Match string `json:"match,omitempty"`
 	// Maximum is the maximum number of approvals: from 1 to the number of Machines.
 	Maximum int `json:"maximum"`
-	// Signed is the time of the signature. If a machine with one of the serial numbers or UUIDs was
-	// approved before this time, the rule can approve another machine with it, because the
-	// signature is a new decision of the operator.
+	// Signed is the time of the signature. An approval before this time does not count: the rule
+	// can approve another machine with the same serial number or UUID, because the signature is a
+	// new decision of the operator.
 	Signed time.Time `json:"signed"`
 	// Expires is the end of the validity, at most a year after Signed.
 	Expires time.Time `json:"expires"`

@@ -69,7 +69,7 @@ type OrlopControlPlaneStatus struct {
 	// processed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions has the type Available.
+	// conditions contains one condition, of type Available.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -88,9 +88,9 @@ func (e *Partition) mount(flags mount.Flags, do func(root string) error) (err er
 	return err
 }
 
-// mountFresh mounts the ESP. First it unmounts the ESP if an earlier unmount has failed. Otherwise
-// the kernel would reject the second mount, or a writable mount of a file system that is mounted
-// read-only.
+// mountFresh mounts the ESP. If an earlier unmount failed, the ESP is still mounted, and the kernel
+// would reject a second mount, or a writable mount over a read-only one. mountFresh therefore
+// unmounts it first.
 func (e *Partition) mountFresh(m mount.Mount) error {
 	if _, left, err := mount.At(e.Target); err != nil {
 		return err
@@ -319,8 +319,8 @@ func write(name, temporary string, content io.Reader) error {
 // complete file, because rename flushes the file before the directory. FAT stores the location of a
 // file in its directory entry. At a rename, Linux writes a new directory entry without the
 // location, and adds the location when it writes the inode of the file (fs/fat/namei_vfat.c,
-// vfat_rename). So the complete new directory entry is on disk before Linux removes the old one,
-// even if they are in different sectors.
+// vfat_rename). So the flush of the file writes the complete new entry to disk before the removal
+// of the old entry reaches the disk, even if they are in different sectors.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)
@@ -352,8 +352,8 @@ func (e *Partition) Rename(to slot.Entry) error {
 			if from.Version != to.Version || from == to {
 				continue
 			}
-			// Both names can refer to the same file. Then the removal of one name would free the
-			// clusters of the other name.
+			// Rename does not remove one of the two entries: after a power cut both can refer to
+			// the same clusters, and the removal would free them.
 			if slices.Contains(all, to) {
 				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s exists already", from.Name(), to.Name()), twins)
 			}
