@@ -235,6 +235,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/imagestore/imagesignature:FuzzRead \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
+	pkg/approval:FuzzParseFile \
 	pkg/admission/claim:FuzzParseList \
 	pkg/admission/claim:FuzzParseRule \
 	pkg/admission/claim:FuzzVerify \

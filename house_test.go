@@ -51,7 +51,7 @@ var layers = []layer{
 	{"cluster", true, []string{"pkg/admission/...", "pkg/disruption/...", "pkg/emulation", "pkg/etcdjoin", "pkg/pki", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/approval", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decides which configuration may follow another configuration
@@ -60,7 +60,7 @@ var layers = []layer{
 		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade", "machined/volumes/...",
 		// subjects: calls and tasks
-		"machined/api", "machined/boot", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/forwarder", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...", "machined/machinemetrics",
+		"machined/api", "machined/approvals", "machined/boot", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/forwarder", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...", "machined/machinemetrics",
 		"machined/membership/...", "machined/orchestrator", "machined/ownership", "machined/pods", "machined/power", "machined/repair", "machined/resolver", "machined/suspend", "machined/timesync/...", "machined/uevent", "machined/wear",
 		"apid", "metricsd/...", "podlogd", "vm/...",
 	}},

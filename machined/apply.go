@@ -12,6 +12,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/approvals"
 	"github.com/orlop-os/orlop/machined/configcheck"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/disk"
@@ -64,6 +65,7 @@ type applier struct {
 	active     *activeconfig.Manager
 	facts      *facts.Reader
 	reconciler *converge.Reconciler
+	approvals  *approvals.Gate
 }
 
 // apply converges the machine to the documents of a request, or rejects them. The error is
@@ -117,6 +119,9 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
+	if err := a.approve(ctx, before.Config, next, r, out.answer); err != nil {
+		return outcome{}, err
+	}
 	out.trialPlan, out.answer.Warnings, out.answer.CutOffWarnings = facts.Trial, slices.Concat(hardware, out.answer.Warnings), cutOff
 	lines, err := a.etcd.DropKeys(ctx, transition.DroppedKeys(before.Config, next), r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {

@@ -74,7 +74,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				_, _ = m.config.active.Reload() // the configuration topic reports the problem
 			},
 			CheckUpgrade:  m.domains.extensions.CheckUpgrade,
-			CheckRollback: m.domains.extensions.CheckRollback,
+			CheckRollback: func(ctx context.Context, saved []byte) error { return checkRollback(ctx, m, saved) },
 		},
 		Trial: upgrade.Trial{
 			Started: m.reports.progress.Started(),

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/approvals"
 	"github.com/orlop-os/orlop/machined/clusterhealth"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
@@ -113,4 +114,5 @@ type configuration struct {
 	facts      *facts.Reader
 	reconciler *converge.Reconciler
 	applier    *applier
+	approvals  *approvals.Gate // calls that two operators must approve
 }

@@ -237,7 +237,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	if err := m.reports.auditLog.Open(machinedapi.SystemAuditDirs(m.domains.disks.StorageProblem() == "")); err != nil {
 		m.reports.events.LogConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
-	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed})
+	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed, CheckApproval: m.config.approvals.Check})
 	listener, err := machinedapi.Listen(paths.MachinedSocket, paths.UserApid)
 	if err != nil {
 		return err

@@ -130,6 +130,7 @@ func assemble(m *machine) {
 	containerd, _ := grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	m.power = newPower(m, containerd)
 	m.config.active = newActiveConfig(m)
+	m.config.approvals = newApprovals(m)
 	m.domains.lldp = newLLDP(m)
 	m.domains.dns = newResolver(m)
 	m.domains.volumes = newVolumes(m)
@@ -185,6 +186,7 @@ func newApplier(m *machine) *applier {
 	return &applier{
 		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, check: configcheck.Checker{Command: m.processes.commands.run},
 		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler,
+		approvals: m.config.approvals,
 	}
 }
 

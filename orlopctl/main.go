@@ -12,9 +12,11 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
@@ -41,6 +43,9 @@ func (t *tool) run(args []string) int {
 			hint = here
 		}
 		err = &exit.Error{Code: exit.Usage, Err: err, Hint: hint}
+	}
+	if errors.Is(err, connect.ErrRecorded) {
+		return exit.OK // `orlopctl approval request` has the call
 	}
 	return t.ios.Report(err)
 }

@@ -75,7 +75,7 @@ func (t *tool) rootCommand() *cobra.Command {
 		nodesCommand(ios, conn), kubernetesCommand(ios, conn), kubeconfigCommand(ios, conn),
 		upgradeCommand(ios, conn), rollbackCommand(ios, conn), rebootCommand(ios, conn),
 		shutdownCommand(ios, conn), resetCommand(ios, conn), drainCommand(ios, conn),
-		diskCommand(ios, conn),
+		diskCommand(ios, conn), approvalCommand(ios),
 	)
 	add("tool",
 		configCommand(ios, conn), verifyCommand(ios), docsCommand(ios), manCommand(ios),

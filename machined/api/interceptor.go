@@ -27,6 +27,8 @@ type Interceptor struct {
 	Audited func(method string) bool
 	// RejectUnclaimed rejects a call that an unclaimed machine does not admit.
 	RejectUnclaimed func(method string) error
+	// CheckApproval rejects a guarded call without an approval; nil: no method is guarded.
+	CheckApproval CheckApproval
 	// caller is the caller of all calls; nil: the metadata of each call name its caller.
 	caller *api.Caller
 }
@@ -37,7 +39,12 @@ func (g Interceptor) Unary(ctx context.Context, r any, info *grpc.UnaryServerInf
 		if err := o.begin(target(info.FullMethod, r, nil), false); err != nil {
 			return err
 		}
-		err := panics.Do("call "+info.FullMethod, func() (err error) { answer, err = handle(ctx, r); return err })
+		err := panics.Do("call "+info.FullMethod, func() (err error) {
+			if err = g.checkApproval(ctx, info.FullMethod, r); err == nil {
+				answer, err = handle(ctx, r)
+			}
+			return err
+		})
 		o.setTarget(target(info.FullMethod, r, answer))
 		return err
 	})
@@ -47,7 +54,9 @@ func (g Interceptor) Unary(ctx context.Context, r any, info *grpc.UnaryServerInf
 // Stream wraps a call with a stream.
 func (g Interceptor) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	return g.handle(stream.Context(), info.FullMethod, func(ctx context.Context, o *recordedCall) error {
-		return panics.Do("call "+info.FullMethod, func() error { return handle(srv, &recordedStream{ServerStream: stream, ctx: ctx, of: o}) })
+		return panics.Do("call "+info.FullMethod, func() error {
+			return handle(srv, &recordedStream{ServerStream: stream, ctx: ctx, of: o, check: g.checkFirst(ctx, info.FullMethod)})
+		})
 	})
 }
 
@@ -79,8 +88,9 @@ type recordedCall struct {
 	once      sync.Once
 	rejected  error // why the call was rejected at its start
 	target    atomic.Pointer[string]
-	sent      atomic.Bool // the caller has received an answer
-	unchanged atomic.Bool // the handler changed no data
+	sent      atomic.Bool            // the caller has received an answer
+	unchanged atomic.Bool            // the handler changed no data
+	approvers atomic.Pointer[string] // names
 }
 
 type recordedCallKey struct{}
@@ -159,6 +169,9 @@ func (o *recordedCall) end(err error) {
 	if err != nil {
 		c.Reason = status.Convert(err).Message()
 	}
+	if by := o.approvers.Load(); by != nil {
+		c.Approvers = *by
+	}
 	w := effectOf(c, code, o.sent.Load(), o.unchanged.Load())
 	if o.rejected != nil || w == effectPossible && !o.log.changesLimit.Allow(callerKey(c)) {
 		w = effectNone
@@ -178,8 +191,9 @@ func (o *recordedCall) end(err error) {
 // recordedStream is the stream of a call. The call starts with the first request on the stream.
 type recordedStream struct {
 	grpc.ServerStream
-	ctx context.Context
-	of  *recordedCall
+	ctx   context.Context
+	of    *recordedCall
+	check func(request any) error // rejects the stream by its first request
 }
 
 // Context implements grpc.ServerStream.
@@ -190,10 +204,12 @@ func (s *recordedStream) RecvMsg(request any) error {
 	if err := s.ServerStream.RecvMsg(request); err != nil {
 		return err
 	}
-	if s.of == nil {
-		return nil
+	if s.of != nil {
+		if err := s.of.begin(target(s.of.call.Method, request, nil), true); err != nil {
+			return err
+		}
 	}
-	return s.of.begin(target(s.of.call.Method, request, nil), true)
+	return s.check(request)
 }
 
 // SendMsg implements grpc.ServerStream.

@@ -85,6 +85,10 @@ func (s upgradeService) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*
 }
 
 func (s upgradeService) Rollback(ctx context.Context, r *api.RollbackRequest) (*api.RollbackResponse, error) {
+	ctx, err := withApproval(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	to, err := s.deps.Rollback(ctx, r.Force, caller(ctx))
 	if err != nil {
 		return nil, err

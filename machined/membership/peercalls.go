@@ -3,6 +3,7 @@ package membership
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"slices"
 
@@ -49,6 +50,12 @@ func (s *Server) ReplicateMembership(ctx context.Context, by api.Caller, r *api.
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err
+	}
+	// An operator CA can give the role of a machine, too. Without this check, the holder of the CA
+	// could remove a member without a second operator.
+	ofMachineCA := func(ca *x509.Certificate) bool { return pki.Fingerprint(ca) == by.Issuer }
+	if len(r.Revocations) > 0 && c.Approvals().Guards(config.CallsMembers) && !slices.ContainsFunc(machineCAs(c), ofMachineCA) {
+		return nil, status.Error(codes.PermissionDenied, "removal refused: two operators must approve it (Machine.spec.trust.approvals), and only a machine with a certificate of the machine CA passes an approved removal on")
 	}
 	request := replicated{from: cmp.Or(by.Name, "a machine without a name"), membership: fromMembership(r.Membership)}
 	if request.revocations, err = fromRemovals(r.Revocations); err != nil {

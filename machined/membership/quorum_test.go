@@ -18,10 +18,39 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
+
+// TestReplicateRemoval checks that the holder of an operator CA cannot bypass a rule for approvals.
+// The holder could issue a certificate with the role of a machine, and pass a removal on.
+func TestReplicateRemoval(t *testing.T) {
+	a := controlPlane(t)
+	c := *a.configuration()
+	ofMachineCA := pki.Fingerprint(c.Cluster.Spec.PKI.Machine.Cert.X509())
+	for _, one := range []struct {
+		rule   *config.Approvals
+		issuer string
+		want   codes.Code
+	}{
+		{nil, "sha256:other", codes.OK},
+		{&config.Approvals{}, "sha256:other", codes.PermissionDenied},
+		{&config.Approvals{Calls: []config.ApprovalCalls{config.CallsWipe}}, "sha256:other", codes.OK},
+		{&config.Approvals{}, ofMachineCA, codes.OK},
+	} {
+		c.Machine.Spec.Trust.Approvals = one.rule
+		changed := c
+		a.config.Set(&changed)
+		by := called("machine", "")
+		by.Issuer = one.issuer
+		_, err := a.ReplicateMembership(by, &api.ReplicateMembershipRequest{Revocations: []*api.Revocation{{Lineage: "1a", Machine: "w1", At: timestamppb.Now(), By: "CN=m2", Generation: 1}}})
+		if status.Code(err) != one.want {
+			t.Errorf("%+v, %s: %v", one.rule, one.issuer, err)
+		}
+	}
+}
 
 // TestReplicateMembership checks that ReplicateMembership stores the ticket of another machine, and
 // its revocation. It must reject the revocation of the name of a user.

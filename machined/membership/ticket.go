@@ -182,6 +182,7 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	if cas := c.Machine.Spec.Trust.OperatorCAs; len(cas) > 0 {
 		out = out.WithOperatorCAs(cas...)
 	}
+	out.Machine.Spec.Trust.Approvals = c.Machine.Spec.Trust.Approvals
 	accepted := c.Cluster.Spec.PKI.Accepted
 	pki := config.PKI{
 		Kubernetes: config.CertKey{Cert: c.Cluster.Spec.PKI.Kubernetes.Cert},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -191,6 +192,10 @@ func checkMode(before, next *config.Config, f Facts) Problems {
 	}
 	if problems := checkKeyMode(before, next, f); len(problems) > 0 {
 		return problems
+	}
+	if f.Upgrade != nil && before != nil && !reflect.DeepEqual(before.Approvals(), next.Approvals()) {
+		// A rollback would restore the rule of the other version.
+		return problem("Machine.spec.trust.approvals", fmt.Sprintf("cannot change now: %v", f.Upgrade), "")
 	}
 	stored := r.Mode == api.ApplyRequest_MODE_STAGED || r.Mode == api.ApplyRequest_MODE_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY
 	switch {

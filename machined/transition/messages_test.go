@@ -121,3 +121,18 @@ func TestKeysOnTrial(t *testing.T) {
 		t.Error("the reference has no encryption key")
 	}
 }
+
+// TestApprovalsOnTrial checks that the rule for approvals stays while an upgrade is on trial. A
+// rollback would restore the rule of the other version.
+func TestApprovalsOnTrial(t *testing.T) {
+	const want = config.Refused + " Machine.spec.trust.approvals: cannot change now: version 2 is on trial"
+	before, next := patchedBy(t, "")
+	next.Machine.Spec.Trust.Approvals = nil
+	f := Facts{Request: &api.ApplyRequest{}, Upgrade: errors.New("version 2 is on trial"), Machine: Machine{Memory: 8 << 30, CPUs: 8}}
+	if err := Check(before, next, f).Err(); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := Check(before, before, f).Err(); err != nil {
+		t.Error(err)
+	}
+}

@@ -109,7 +109,7 @@ type Configuration struct {
 	// version. CheckRollback returns an error if an extension of saved documents is missing; nil
 	// documents need no extension.
 	CheckUpgrade  func(version string) error
-	CheckRollback func(documents []byte) error
+	CheckRollback func(ctx context.Context, documents []byte) error
 }
 
 // Trial is the environment of a version on trial.

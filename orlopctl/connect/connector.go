@@ -26,6 +26,8 @@ type Connector struct {
 	// stay records which of several endpoints the command has used first. The command continues to
 	// use this endpoint, because the operation runs on that machine.
 	stay *client.ConnPool
+	// Recorder records guarded calls in place of sending them; nil: they are sent.
+	Recorder *Recorder
 }
 
 // New returns a connector without flags. Flags.Register adds the flags to a command.
@@ -74,6 +76,9 @@ func (conn *Connector) Called() (name string, chosen contexts.Context, e client.
 		conn.stay = new(client.ConnPool)
 	}
 	e.Pool = conn.stay
+	if err == nil {
+		e.BeforeCall, err = conn.beforeCall()
+	}
 	return name, chosen, e, err
 }
 

@@ -21,6 +21,7 @@ type Flags struct {
 	Endpoints, Nodes           []string
 	Cert, Key, CA, Fingerprint string
 	Timeout                    time.Duration
+	Approval                   string
 }
 
 // Register adds the flags to a command.
@@ -33,6 +34,7 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.Key, "key", "", "file with the key of your client certificate")
 	set.StringVar(&f.CA, "ca", "", "file with the cluster's machine CA, or the cluster's file of secrets, which contains this CA")
 	set.StringVar(&f.Fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
+	set.StringVar(&f.Approval, "approval", "", "file with the approval of the call by two operators (orlopctl approval)")
 	set.DurationVar(&f.Timeout, "timeout", 0, "time limit of the command (default: 30s; more for slow commands)")
 	flags.Positive(set, "timeout", &f.Timeout)
 }

@@ -22,7 +22,7 @@ func NewRelay(endpoint client.Endpoint) *Relay { return &Relay{endpoint: endpoin
 
 // endpointOf returns the endpoint of a machine behind the relay.
 func (w *Relay) endpointOf(node string) client.Endpoint {
-	return client.Endpoint{Address: node, Cert: w.endpoint.Cert, CA: w.endpoint.CA, Dialer: w.dial}
+	return client.Endpoint{Address: node, Cert: w.endpoint.Cert, CA: w.endpoint.CA, Dialer: w.dial, BeforeCall: w.endpoint.BeforeCall}
 }
 
 func (w *Relay) dial(ctx context.Context, address string) (net.Conn, error) {

@@ -154,6 +154,9 @@ func (f *Machine) note(ctx context.Context, method string) {
 
 func (f *Machine) noteUnary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	f.note(ctx, info.FullMethod)
+	if err := f.checkUnary(info.FullMethod, r); err != nil {
+		return nil, err
+	}
 	return handle(ctx, r)
 }
 

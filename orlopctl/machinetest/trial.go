@@ -55,6 +55,9 @@ func failuresIn(c *config.Config) []string {
 // completed adds the effects of a patch to the answer, and makes the new configuration active
 // unless the call is a dry run. A change of a link starts a trial.
 func (s *configService) completed(answer *api.ApplyResponse, before, next *config.Config, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	if err := s.f.checkChange(answer, before, next, r); err != nil {
+		return nil, err
+	}
 	if slices.Contains(next.Machine.Spec.KernelModules, "iscsi_tcp") {
 		answer.Operations = append(answer.Operations, "host: load kernel modules iscsi_tcp")
 	}

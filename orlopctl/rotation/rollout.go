@@ -2,6 +2,7 @@ package rotation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -106,10 +107,15 @@ func (r *rollout) run(rot rotation) (err error) {
 			return rot.finish()
 		}
 		r.ios.Printf("step %d of 3: %s %s\n", at+1, rot.stepName(at+1), rot.newValue())
+		recorded := false // with `orlopctl approval request`, the step is recorded for all machines
 		for _, i := range steps[0].machines {
-			if err := rot.apply(ctx, i); err != nil {
+			err := rot.apply(ctx, i)
+			if recorded = recorded || errors.Is(err, connect.ErrRecorded); err != nil && !errors.Is(err, connect.ErrRecorded) {
 				return withMachine(r.fleet.Names[i], err)
 			}
+		}
+		if recorded {
+			return connect.ErrRecorded
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/approval"
 )
 
 // TestEveryMethodHasARole fails for a method without a role: apid would reject all calls of it.
@@ -85,6 +86,40 @@ func TestRequestsAreNotShared(t *testing.T) {
 		if len(methods) > 1 && !shared[name] {
 			t.Errorf("%s is the request of %s; give each its own", name, strings.Join(methods, " and "))
 		}
+	}
+}
+
+// TestEveryChangeHasApprovalRule checks that every method that changes data is guarded, or has a
+// reason why it needs no approval. A guarded method says its effect, and its request has the field
+// that carries the approval.
+func TestEveryChangeHasApprovalRule(t *testing.T) {
+	guarded := 0
+	eachMethod(t, func(m protoreflect.MethodDescriptor) {
+		name := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+		audit, rule := api.AuditRuleOf(name), api.ApprovalRuleOf(name)
+		field := m.Input().Fields().ByName(approval.Field)
+		isGuarded := rule.GetGuard() != api.Guard_GUARD_UNSPECIFIED
+		switch {
+		case audit == nil || audit.ReadOnly:
+			if rule != nil {
+				t.Errorf("%s: has an approval rule, but changes no data", name)
+			}
+			return
+		case isGuarded == (rule.GetExempt() != ""):
+			t.Errorf("%s: changes data; add option (approval_rule) = { guard: …, effect: … }, or { exempt: … } with the reason why two operators need not approve it", name)
+		case isGuarded != (rule.GetEffect() != ""):
+			t.Errorf("%s: a guarded method, and no other, has an effect in its approval rule", name)
+		case isGuarded && (field == nil || field.Kind() != protoreflect.BytesKind):
+			t.Errorf("%s: is guarded, so its request needs the field `bytes %s`", name, approval.Field)
+		case isGuarded && !strings.HasPrefix(string(api.Guard_name[int32(rule.Guard)]), "GUARD_"):
+			t.Errorf("%s: unknown guard %v", name, rule.Guard)
+		}
+		if isGuarded {
+			guarded++
+		}
+	})
+	if guarded != 9 {
+		t.Errorf("%d guarded methods, want 9: correct the table in docs/decisions/0123-two-person-approval.md, too", guarded)
 	}
 }
 

@@ -22,6 +22,21 @@ func FanoutOf(method string) Fanout {
 	return fanout
 }
 
+// ApprovalRuleOf returns the approval rule of a method by its full name. It returns nil for a
+// method that changes no data.
+func ApprovalRuleOf(method string) *ApprovalRule {
+	rule, _ := optionOf(method, E_ApprovalRule).(*ApprovalRule)
+	return rule
+}
+
+// ApprovalOf returns the approval in a request; empty for a request without one.
+func ApprovalOf(request proto.Message) []byte {
+	if r, ok := request.(interface{ GetApproval() []byte }); ok {
+		return r.GetApproval()
+	}
+	return nil
+}
+
 // optionOf returns the value of an option of a method, or nil for an unknown method.
 func optionOf(method string, option protoreflect.ExtensionType) any {
 	name := strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", ".")

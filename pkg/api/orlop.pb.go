@@ -103,6 +103,64 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{0}
 }
 
+// Guard is the group of calls to which a guarded method belongs.
+type Guard int32
+
+const (
+	Guard_GUARD_UNSPECIFIED Guard = 0
+	Guard_GUARD_WIPE        Guard = 1 // erases a machine, a disk or a volume
+	Guard_GUARD_ETCD        Guard = 2 // replaces or drops data of etcd, or removes an etcd member
+	Guard_GUARD_MEMBERS     Guard = 3 // removes a machine from the cluster
+	// The method changes the configuration. A call needs an approval if it changes a guarded field
+	// (config.Guarded).
+	Guard_GUARD_CONFIGURATION Guard = 4
+)
+
+// Enum value maps for Guard.
+var (
+	Guard_name = map[int32]string{
+		0: "GUARD_UNSPECIFIED",
+		1: "GUARD_WIPE",
+		2: "GUARD_ETCD",
+		3: "GUARD_MEMBERS",
+		4: "GUARD_CONFIGURATION",
+	}
+	Guard_value = map[string]int32{
+		"GUARD_UNSPECIFIED":   0,
+		"GUARD_WIPE":          1,
+		"GUARD_ETCD":          2,
+		"GUARD_MEMBERS":       3,
+		"GUARD_CONFIGURATION": 4,
+	}
+)
+
+func (x Guard) Enum() *Guard {
+	p := new(Guard)
+	*p = x
+	return p
+}
+
+func (x Guard) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Guard) Descriptor() protoreflect.EnumDescriptor {
+	return file_orlop_proto_enumTypes[1].Descriptor()
+}
+
+func (Guard) Type() protoreflect.EnumType {
+	return &file_orlop_proto_enumTypes[1]
+}
+
+func (x Guard) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Guard.Descriptor instead.
+func (Guard) EnumDescriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{1}
+}
+
 // Fanout is the manner in which a command calls a method on several machines.
 type Fanout int32
 
@@ -154,11 +212,11 @@ func (x Fanout) String() string {
 }
 
 func (Fanout) Descriptor() protoreflect.EnumDescriptor {
-	return file_orlop_proto_enumTypes[1].Descriptor()
+	return file_orlop_proto_enumTypes[2].Descriptor()
 }
 
 func (Fanout) Type() protoreflect.EnumType {
-	return &file_orlop_proto_enumTypes[1]
+	return &file_orlop_proto_enumTypes[2]
 }
 
 func (x Fanout) Number() protoreflect.EnumNumber {
@@ -167,7 +225,7 @@ func (x Fanout) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Fanout.Descriptor instead.
 func (Fanout) EnumDescriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{1}
+	return file_orlop_proto_rawDescGZIP(), []int{2}
 }
 
 type ResetRequest_Wipe int32
@@ -210,11 +268,11 @@ func (x ResetRequest_Wipe) String() string {
 }
 
 func (ResetRequest_Wipe) Descriptor() protoreflect.EnumDescriptor {
-	return file_orlop_proto_enumTypes[2].Descriptor()
+	return file_orlop_proto_enumTypes[3].Descriptor()
 }
 
 func (ResetRequest_Wipe) Type() protoreflect.EnumType {
-	return &file_orlop_proto_enumTypes[2]
+	return &file_orlop_proto_enumTypes[3]
 }
 
 func (x ResetRequest_Wipe) Number() protoreflect.EnumNumber {
@@ -223,7 +281,7 @@ func (x ResetRequest_Wipe) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResetRequest_Wipe.Descriptor instead.
 func (ResetRequest_Wipe) EnumDescriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{12, 0}
+	return file_orlop_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type ApplyRequest_Mode int32
@@ -283,11 +341,11 @@ func (x ApplyRequest_Mode) String() string {
 }
 
 func (ApplyRequest_Mode) Descriptor() protoreflect.EnumDescriptor {
-	return file_orlop_proto_enumTypes[3].Descriptor()
+	return file_orlop_proto_enumTypes[4].Descriptor()
 }
 
 func (ApplyRequest_Mode) Type() protoreflect.EnumType {
-	return &file_orlop_proto_enumTypes[3]
+	return &file_orlop_proto_enumTypes[4]
 }
 
 func (x ApplyRequest_Mode) Number() protoreflect.EnumNumber {
@@ -296,7 +354,7 @@ func (x ApplyRequest_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ApplyRequest_Mode.Descriptor instead.
 func (ApplyRequest_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{21, 0}
+	return file_orlop_proto_rawDescGZIP(), []int{22, 0}
 }
 
 // AuditRule describes how the audit log records the calls of a method.
@@ -369,6 +427,68 @@ func (x *AuditRule) GetOptional() bool {
 	return false
 }
 
+// ApprovalRule says which calls of a method two operators must approve
+// (docs/decisions/0123-two-person-approval.md). Either exempt is set, or the two other fields are.
+type ApprovalRule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Guard         Guard                  `protobuf:"varint,1,opt,name=guard,proto3,enum=orlop.v1alpha1.Guard" json:"guard,omitempty"`
+	Exempt        string                 `protobuf:"bytes,2,opt,name=exempt,proto3" json:"exempt,omitempty"` // the reason why no call of the method needs an approval
+	Effect        string                 `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"` // the effect of a guarded call, for its approvers
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalRule) Reset() {
+	*x = ApprovalRule{}
+	mi := &file_orlop_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalRule) ProtoMessage() {}
+
+func (x *ApprovalRule) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalRule.ProtoReflect.Descriptor instead.
+func (*ApprovalRule) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ApprovalRule) GetGuard() Guard {
+	if x != nil {
+		return x.Guard
+	}
+	return Guard_GUARD_UNSPECIFIED
+}
+
+func (x *ApprovalRule) GetExempt() string {
+	if x != nil {
+		return x.Exempt
+	}
+	return ""
+}
+
+func (x *ApprovalRule) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
 type VersionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -377,7 +497,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_orlop_proto_msgTypes[1]
+	mi := &file_orlop_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +509,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[1]
+	mi := &file_orlop_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +522,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{1}
+	return file_orlop_proto_rawDescGZIP(), []int{2}
 }
 
 type VersionResponse struct {
@@ -429,7 +549,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_orlop_proto_msgTypes[2]
+	mi := &file_orlop_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +561,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[2]
+	mi := &file_orlop_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +574,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{2}
+	return file_orlop_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -543,7 +663,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_orlop_proto_msgTypes[3]
+	mi := &file_orlop_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +675,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[3]
+	mi := &file_orlop_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +688,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{3}
+	return file_orlop_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetRequest) GetTopic() string {
@@ -590,7 +710,7 @@ type TopicValue struct {
 
 func (x *TopicValue) Reset() {
 	*x = TopicValue{}
-	mi := &file_orlop_proto_msgTypes[4]
+	mi := &file_orlop_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +722,7 @@ func (x *TopicValue) String() string {
 func (*TopicValue) ProtoMessage() {}
 
 func (x *TopicValue) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[4]
+	mi := &file_orlop_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +735,7 @@ func (x *TopicValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicValue.ProtoReflect.Descriptor instead.
 func (*TopicValue) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{4}
+	return file_orlop_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TopicValue) GetTopic() string {
@@ -656,7 +776,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_orlop_proto_msgTypes[5]
+	mi := &file_orlop_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +788,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[5]
+	mi := &file_orlop_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +801,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{5}
+	return file_orlop_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EventsRequest) GetFollow() bool {
@@ -711,7 +831,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_orlop_proto_msgTypes[6]
+	mi := &file_orlop_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +843,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[6]
+	mi := &file_orlop_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +856,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{6}
+	return file_orlop_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Event) GetCursor() uint64 {
@@ -790,7 +910,7 @@ type PowerRequest struct {
 
 func (x *PowerRequest) Reset() {
 	*x = PowerRequest{}
-	mi := &file_orlop_proto_msgTypes[7]
+	mi := &file_orlop_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +922,7 @@ func (x *PowerRequest) String() string {
 func (*PowerRequest) ProtoMessage() {}
 
 func (x *PowerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[7]
+	mi := &file_orlop_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +935,7 @@ func (x *PowerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PowerRequest.ProtoReflect.Descriptor instead.
 func (*PowerRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{7}
+	return file_orlop_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PowerRequest) GetGracePeriod() *durationpb.Duration {
@@ -847,7 +967,7 @@ type PowerResponse struct {
 
 func (x *PowerResponse) Reset() {
 	*x = PowerResponse{}
-	mi := &file_orlop_proto_msgTypes[8]
+	mi := &file_orlop_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +979,7 @@ func (x *PowerResponse) String() string {
 func (*PowerResponse) ProtoMessage() {}
 
 func (x *PowerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[8]
+	mi := &file_orlop_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +992,7 @@ func (x *PowerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PowerResponse.ProtoReflect.Descriptor instead.
 func (*PowerResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{8}
+	return file_orlop_proto_rawDescGZIP(), []int{9}
 }
 
 // DrainPolicy is the policy of a drain.
@@ -886,7 +1006,7 @@ type DrainPolicy struct {
 
 func (x *DrainPolicy) Reset() {
 	*x = DrainPolicy{}
-	mi := &file_orlop_proto_msgTypes[9]
+	mi := &file_orlop_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1018,7 @@ func (x *DrainPolicy) String() string {
 func (*DrainPolicy) ProtoMessage() {}
 
 func (x *DrainPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[9]
+	mi := &file_orlop_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1031,7 @@ func (x *DrainPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainPolicy.ProtoReflect.Descriptor instead.
 func (*DrainPolicy) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{9}
+	return file_orlop_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DrainPolicy) GetPolicy() string {
@@ -937,7 +1057,7 @@ type CancelDrainRequest struct {
 
 func (x *CancelDrainRequest) Reset() {
 	*x = CancelDrainRequest{}
-	mi := &file_orlop_proto_msgTypes[10]
+	mi := &file_orlop_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1069,7 @@ func (x *CancelDrainRequest) String() string {
 func (*CancelDrainRequest) ProtoMessage() {}
 
 func (x *CancelDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[10]
+	mi := &file_orlop_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1082,7 @@ func (x *CancelDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelDrainRequest.ProtoReflect.Descriptor instead.
 func (*CancelDrainRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{10}
+	return file_orlop_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CancelDrainRequest) GetNode() string {
@@ -980,7 +1100,7 @@ type CancelDrainResponse struct {
 
 func (x *CancelDrainResponse) Reset() {
 	*x = CancelDrainResponse{}
-	mi := &file_orlop_proto_msgTypes[11]
+	mi := &file_orlop_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1112,7 @@ func (x *CancelDrainResponse) String() string {
 func (*CancelDrainResponse) ProtoMessage() {}
 
 func (x *CancelDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[11]
+	mi := &file_orlop_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1125,7 @@ func (x *CancelDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelDrainResponse.ProtoReflect.Descriptor instead.
 func (*CancelDrainResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{11}
+	return file_orlop_proto_rawDescGZIP(), []int{12}
 }
 
 type ResetRequest struct {
@@ -1013,15 +1133,17 @@ type ResetRequest struct {
 	Wipe  ResetRequest_Wipe      `protobuf:"varint,1,opt,name=wipe,proto3,enum=orlop.v1alpha1.ResetRequest_Wipe" json:"wipe,omitempty"`
 	// As in PowerRequest. With force, the machine also wipes its data if its etcd member cannot leave
 	// etcd.
-	Force         bool         `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
-	Drain         *DrainPolicy `protobuf:"bytes,3,opt,name=drain,proto3" json:"drain,omitempty"` // as in PowerRequest
+	Force bool         `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	Drain *DrainPolicy `protobuf:"bytes,3,opt,name=drain,proto3" json:"drain,omitempty"` // as in PowerRequest
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_orlop_proto_msgTypes[12]
+	mi := &file_orlop_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1155,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[12]
+	mi := &file_orlop_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1168,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{12}
+	return file_orlop_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResetRequest) GetWipe() ResetRequest_Wipe {
@@ -1070,18 +1192,27 @@ func (x *ResetRequest) GetDrain() *DrainPolicy {
 	return nil
 }
 
+func (x *ResetRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 type WipeDiskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one is set.
-	Disk          string `protobuf:"bytes,1,opt,name=disk,proto3" json:"disk,omitempty"`     // path, serial number or WWID
-	Volume        string `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"` // name of a volume
+	Disk   string `protobuf:"bytes,1,opt,name=disk,proto3" json:"disk,omitempty"`     // path, serial number or WWID
+	Volume string `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"` // name of a volume
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,3,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WipeDiskRequest) Reset() {
 	*x = WipeDiskRequest{}
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1224,7 @@ func (x *WipeDiskRequest) String() string {
 func (*WipeDiskRequest) ProtoMessage() {}
 
 func (x *WipeDiskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1237,7 @@ func (x *WipeDiskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WipeDiskRequest.ProtoReflect.Descriptor instead.
 func (*WipeDiskRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{13}
+	return file_orlop_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WipeDiskRequest) GetDisk() string {
@@ -1123,6 +1254,13 @@ func (x *WipeDiskRequest) GetVolume() string {
 	return ""
 }
 
+func (x *WipeDiskRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 type WipeDiskResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Done          string                 `protobuf:"bytes,1,opt,name=done,proto3" json:"done,omitempty"` // a description of the wiped disk or volume, for display
@@ -1132,7 +1270,7 @@ type WipeDiskResponse struct {
 
 func (x *WipeDiskResponse) Reset() {
 	*x = WipeDiskResponse{}
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1282,7 @@ func (x *WipeDiskResponse) String() string {
 func (*WipeDiskResponse) ProtoMessage() {}
 
 func (x *WipeDiskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1295,7 @@ func (x *WipeDiskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WipeDiskResponse.ProtoReflect.Descriptor instead.
 func (*WipeDiskResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{14}
+	return file_orlop_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WipeDiskResponse) GetDone() string {
@@ -1177,7 +1315,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1327,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1340,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{15}
+	return file_orlop_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -1229,7 +1367,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1379,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1392,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{16}
+	return file_orlop_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReadFileResponse) GetChunk() []byte {
@@ -1280,7 +1418,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1430,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1443,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{17}
+	return file_orlop_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -1325,7 +1463,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1475,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1488,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{18}
+	return file_orlop_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListFilesResponse) GetEntries() []*FileEntry {
@@ -1380,7 +1518,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1530,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1543,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{19}
+	return file_orlop_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FileEntry) GetName() string {
@@ -1455,7 +1593,7 @@ type RelayData struct {
 
 func (x *RelayData) Reset() {
 	*x = RelayData{}
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1605,7 @@ func (x *RelayData) String() string {
 func (*RelayData) ProtoMessage() {}
 
 func (x *RelayData) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1618,7 @@ func (x *RelayData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayData.ProtoReflect.Descriptor instead.
 func (*RelayData) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{20}
+	return file_orlop_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RelayData) GetTarget() string {
@@ -1518,14 +1656,16 @@ type ApplyRequest struct {
 	NoTrial bool `protobuf:"varint,8,opt,name=no_trial,json=noTrial,proto3" json:"no_trial,omitempty"`
 	// A name for the trial, at most 64 bytes, that the caller chooses. Confirm with this name
 	// confirms only this trial.
-	TrialName     string `protobuf:"bytes,9,opt,name=trial_name,json=trialName,proto3" json:"trial_name,omitempty"`
+	TrialName string `protobuf:"bytes,9,opt,name=trial_name,json=trialName,proto3" json:"trial_name,omitempty"`
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1677,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1690,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{21}
+	return file_orlop_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ApplyRequest) GetDocuments() []byte {
@@ -1616,6 +1756,13 @@ func (x *ApplyRequest) GetTrialName() string {
 	return ""
 }
 
+func (x *ApplyRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 // ApplyResponse is the result of Apply. With MODE_DRY_RUN, the fields operations, restarts, reboot
 // and install describe the changes that an apply would make.
 type ApplyResponse struct {
@@ -1639,13 +1786,17 @@ type ApplyResponse struct {
 	// before the boot, Confirm returns UNAVAILABLE.
 	TrialDuration  *durationpb.Duration `protobuf:"bytes,9,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"`
 	CutOffWarnings []string             `protobuf:"bytes,10,rep,name=cut_off_warnings,json=cutOffWarnings,proto3" json:"cut_off_warnings,omitempty"` // the changes that can cut off the caller
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// With MODE_DRY_RUN: the changes of guarded fields that two operators must approve before an
+	// apply. The keys are the paths of the fields; the values are the new values, with digests in
+	// place of secrets. Empty without a rule for approvals.
+	Guarded       map[string]string `protobuf:"bytes,11,rep,name=guarded,proto3" json:"guarded,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1808,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1821,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{22}
+	return file_orlop_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ApplyResponse) GetOperations() []string {
@@ -1743,6 +1894,13 @@ func (x *ApplyResponse) GetCutOffWarnings() []string {
 	return nil
 }
 
+func (x *ApplyResponse) GetGuarded() map[string]string {
+	if x != nil {
+		return x.Guarded
+	}
+	return nil
+}
+
 type ConfirmConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TrialName     string                 `protobuf:"bytes,1,opt,name=trial_name,json=trialName,proto3" json:"trial_name,omitempty"` // the name from ApplyRequest; empty for the current trial
@@ -1752,7 +1910,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1922,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1935,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{23}
+	return file_orlop_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConfirmConfigRequest) GetTrialName() string {
@@ -1796,7 +1954,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +1966,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +1979,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{24}
+	return file_orlop_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ConfirmConfigResponse) GetFailures() []string {
@@ -1841,7 +1999,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2011,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2024,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{25}
+	return file_orlop_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -1895,7 +2053,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2065,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2078,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{26}
+	return file_orlop_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetConfigResponse) GetDocuments() []byte {
@@ -1952,7 +2110,7 @@ type ConfigHistoryRequest struct {
 
 func (x *ConfigHistoryRequest) Reset() {
 	*x = ConfigHistoryRequest{}
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2122,7 @@ func (x *ConfigHistoryRequest) String() string {
 func (*ConfigHistoryRequest) ProtoMessage() {}
 
 func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2135,7 @@ func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{27}
+	return file_orlop_proto_rawDescGZIP(), []int{28}
 }
 
 type ConfigHistoryResponse struct {
@@ -1989,7 +2147,7 @@ type ConfigHistoryResponse struct {
 
 func (x *ConfigHistoryResponse) Reset() {
 	*x = ConfigHistoryResponse{}
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2159,7 @@ func (x *ConfigHistoryResponse) String() string {
 func (*ConfigHistoryResponse) ProtoMessage() {}
 
 func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2172,7 @@ func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{28}
+	return file_orlop_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConfigHistoryResponse) GetEntries() []*ConfigEntry {
@@ -2036,7 +2194,7 @@ type ConfigEntry struct {
 
 func (x *ConfigEntry) Reset() {
 	*x = ConfigEntry{}
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +2206,7 @@ func (x *ConfigEntry) String() string {
 func (*ConfigEntry) ProtoMessage() {}
 
 func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +2219,7 @@ func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigEntry.ProtoReflect.Descriptor instead.
 func (*ConfigEntry) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{29}
+	return file_orlop_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ConfigEntry) GetNumber() uint64 {
@@ -2102,7 +2260,7 @@ type CompareConfigRequest struct {
 
 func (x *CompareConfigRequest) Reset() {
 	*x = CompareConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2272,7 @@ func (x *CompareConfigRequest) String() string {
 func (*CompareConfigRequest) ProtoMessage() {}
 
 func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2285,7 @@ func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigRequest.ProtoReflect.Descriptor instead.
 func (*CompareConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{30}
+	return file_orlop_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CompareConfigRequest) GetFrom() uint64 {
@@ -2153,7 +2311,7 @@ type CompareConfigResponse struct {
 
 func (x *CompareConfigResponse) Reset() {
 	*x = CompareConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2323,7 @@ func (x *CompareConfigResponse) String() string {
 func (*CompareConfigResponse) ProtoMessage() {}
 
 func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2336,7 @@ func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigResponse.ProtoReflect.Descriptor instead.
 func (*CompareConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{31}
+	return file_orlop_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CompareConfigResponse) GetChanges() []string {
@@ -2204,7 +2362,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2374,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2387,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Problem) GetFile() string {
@@ -2282,7 +2440,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2452,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2465,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{33}
+	return file_orlop_proto_rawDescGZIP(), []int{34}
 }
 
 type ListServicesResponse struct {
@@ -2319,7 +2477,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2489,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2502,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{34}
+	return file_orlop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListServicesResponse) GetServices() []*ServiceStatus {
@@ -2369,7 +2527,7 @@ type ServiceStatus struct {
 
 func (x *ServiceStatus) Reset() {
 	*x = ServiceStatus{}
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2539,7 @@ func (x *ServiceStatus) String() string {
 func (*ServiceStatus) ProtoMessage() {}
 
 func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2552,7 @@ func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStatus.ProtoReflect.Descriptor instead.
 func (*ServiceStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{35}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ServiceStatus) GetName() string {
@@ -2458,7 +2616,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2628,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2641,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Component) GetName() string {
@@ -2525,7 +2683,7 @@ type RestartServiceRequest struct {
 
 func (x *RestartServiceRequest) Reset() {
 	*x = RestartServiceRequest{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2695,7 @@ func (x *RestartServiceRequest) String() string {
 func (*RestartServiceRequest) ProtoMessage() {}
 
 func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2708,7 @@ func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceRequest.ProtoReflect.Descriptor instead.
 func (*RestartServiceRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RestartServiceRequest) GetName() string {
@@ -2575,7 +2733,7 @@ type RestartServiceResponse struct {
 
 func (x *RestartServiceResponse) Reset() {
 	*x = RestartServiceResponse{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2745,7 @@ func (x *RestartServiceResponse) String() string {
 func (*RestartServiceResponse) ProtoMessage() {}
 
 func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2758,7 @@ func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceResponse.ProtoReflect.Descriptor instead.
 func (*RestartServiceResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
 type ServiceLogRequest struct {
@@ -2614,7 +2772,7 @@ type ServiceLogRequest struct {
 
 func (x *ServiceLogRequest) Reset() {
 	*x = ServiceLogRequest{}
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2784,7 @@ func (x *ServiceLogRequest) String() string {
 func (*ServiceLogRequest) ProtoMessage() {}
 
 func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2797,7 @@ func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceLogRequest.ProtoReflect.Descriptor instead.
 func (*ServiceLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{39}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ServiceLogRequest) GetService() string {
@@ -2678,7 +2836,7 @@ type KernelLogRequest struct {
 
 func (x *KernelLogRequest) Reset() {
 	*x = KernelLogRequest{}
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2848,7 @@ func (x *KernelLogRequest) String() string {
 func (*KernelLogRequest) ProtoMessage() {}
 
 func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2861,7 @@ func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelLogRequest.ProtoReflect.Descriptor instead.
 func (*KernelLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{40}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *KernelLogRequest) GetFollow() bool {
@@ -2745,7 +2903,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2915,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2928,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{41}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LogLine) GetTime() *timestamppb.Timestamp {
@@ -2805,7 +2963,7 @@ type ResolveImageRequest struct {
 
 func (x *ResolveImageRequest) Reset() {
 	*x = ResolveImageRequest{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2975,7 @@ func (x *ResolveImageRequest) String() string {
 func (*ResolveImageRequest) ProtoMessage() {}
 
 func (x *ResolveImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +2988,7 @@ func (x *ResolveImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveImageRequest.ProtoReflect.Descriptor instead.
 func (*ResolveImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ResolveImageRequest) GetName() string {
@@ -2851,7 +3009,7 @@ type ResolveImageResponse struct {
 
 func (x *ResolveImageResponse) Reset() {
 	*x = ResolveImageResponse{}
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +3021,7 @@ func (x *ResolveImageResponse) String() string {
 func (*ResolveImageResponse) ProtoMessage() {}
 
 func (x *ResolveImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +3034,7 @@ func (x *ResolveImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveImageResponse.ProtoReflect.Descriptor instead.
 func (*ResolveImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{43}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResolveImageResponse) GetDigest() string {
@@ -2909,7 +3067,7 @@ type ReadBlobRequest struct {
 
 func (x *ReadBlobRequest) Reset() {
 	*x = ReadBlobRequest{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +3079,7 @@ func (x *ReadBlobRequest) String() string {
 func (*ReadBlobRequest) ProtoMessage() {}
 
 func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +3092,7 @@ func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobRequest.ProtoReflect.Descriptor instead.
 func (*ReadBlobRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ReadBlobRequest) GetDigest() string {
@@ -2953,7 +3111,7 @@ type ReadBlobResponse struct {
 
 func (x *ReadBlobResponse) Reset() {
 	*x = ReadBlobResponse{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3123,7 @@ func (x *ReadBlobResponse) String() string {
 func (*ReadBlobResponse) ProtoMessage() {}
 
 func (x *ReadBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3136,7 @@ func (x *ReadBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobResponse.ProtoReflect.Descriptor instead.
 func (*ReadBlobResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReadBlobResponse) GetChunk() []byte {
@@ -2997,7 +3155,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3167,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3180,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ImportImageRequest) GetChunk() []byte {
@@ -3041,7 +3199,7 @@ type ImportImageResponse struct {
 
 func (x *ImportImageResponse) Reset() {
 	*x = ImportImageResponse{}
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3053,7 +3211,7 @@ func (x *ImportImageResponse) String() string {
 func (*ImportImageResponse) ProtoMessage() {}
 
 func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3066,7 +3224,7 @@ func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageResponse.ProtoReflect.Descriptor instead.
 func (*ImportImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{47}
+	return file_orlop_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ImportImageResponse) GetImages() []*ContainerImage {
@@ -3084,7 +3242,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3254,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3267,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{48}
+	return file_orlop_proto_rawDescGZIP(), []int{49}
 }
 
 type ListImagesResponse struct {
@@ -3121,7 +3279,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3133,7 +3291,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3304,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{49}
+	return file_orlop_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListImagesResponse) GetImages() []*ContainerImage {
@@ -3167,7 +3325,7 @@ type ContainerImage struct {
 
 func (x *ContainerImage) Reset() {
 	*x = ContainerImage{}
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3337,7 @@ func (x *ContainerImage) String() string {
 func (*ContainerImage) ProtoMessage() {}
 
 func (x *ContainerImage) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3350,7 @@ func (x *ContainerImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImage.ProtoReflect.Descriptor instead.
 func (*ContainerImage) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{50}
+	return file_orlop_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ContainerImage) GetName() string {
@@ -3226,7 +3384,7 @@ type BeginUploadRequest struct {
 
 func (x *BeginUploadRequest) Reset() {
 	*x = BeginUploadRequest{}
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3238,7 +3396,7 @@ func (x *BeginUploadRequest) String() string {
 func (*BeginUploadRequest) ProtoMessage() {}
 
 func (x *BeginUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3251,7 +3409,7 @@ func (x *BeginUploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginUploadRequest.ProtoReflect.Descriptor instead.
 func (*BeginUploadRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{51}
+	return file_orlop_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BeginUploadRequest) GetSha256() string {
@@ -3277,7 +3435,7 @@ type BeginUploadResponse struct {
 
 func (x *BeginUploadResponse) Reset() {
 	*x = BeginUploadResponse{}
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3289,7 +3447,7 @@ func (x *BeginUploadResponse) String() string {
 func (*BeginUploadResponse) ProtoMessage() {}
 
 func (x *BeginUploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3302,7 +3460,7 @@ func (x *BeginUploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginUploadResponse.ProtoReflect.Descriptor instead.
 func (*BeginUploadResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{52}
+	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *BeginUploadResponse) GetReceived() int64 {
@@ -3331,7 +3489,7 @@ type UploadBundleRequest struct {
 
 func (x *UploadBundleRequest) Reset() {
 	*x = UploadBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3501,7 @@ func (x *UploadBundleRequest) String() string {
 func (*UploadBundleRequest) ProtoMessage() {}
 
 func (x *UploadBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3514,7 @@ func (x *UploadBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadBundleRequest.ProtoReflect.Descriptor instead.
 func (*UploadBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{53}
+	return file_orlop_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *UploadBundleRequest) GetSha256() string {
@@ -3412,7 +3570,7 @@ type FetchBundleRequest struct {
 
 func (x *FetchBundleRequest) Reset() {
 	*x = FetchBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3424,7 +3582,7 @@ func (x *FetchBundleRequest) String() string {
 func (*FetchBundleRequest) ProtoMessage() {}
 
 func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3437,7 +3595,7 @@ func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBundleRequest.ProtoReflect.Descriptor instead.
 func (*FetchBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{54}
+	return file_orlop_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *FetchBundleRequest) GetReference() string {
@@ -3504,7 +3662,7 @@ type DescribeBundleRequest struct {
 
 func (x *DescribeBundleRequest) Reset() {
 	*x = DescribeBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3674,7 @@ func (x *DescribeBundleRequest) String() string {
 func (*DescribeBundleRequest) ProtoMessage() {}
 
 func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3687,7 @@ func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{55}
+	return file_orlop_proto_rawDescGZIP(), []int{56}
 }
 
 type DescribeBundleResponse struct {
@@ -3543,7 +3701,7 @@ type DescribeBundleResponse struct {
 
 func (x *DescribeBundleResponse) Reset() {
 	*x = DescribeBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +3713,7 @@ func (x *DescribeBundleResponse) String() string {
 func (*DescribeBundleResponse) ProtoMessage() {}
 
 func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +3726,7 @@ func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{56}
+	return file_orlop_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *DescribeBundleResponse) GetVersion() string {
@@ -3602,7 +3760,7 @@ type DownloadBundleRequest struct {
 
 func (x *DownloadBundleRequest) Reset() {
 	*x = DownloadBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3614,7 +3772,7 @@ func (x *DownloadBundleRequest) String() string {
 func (*DownloadBundleRequest) ProtoMessage() {}
 
 func (x *DownloadBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3627,7 +3785,7 @@ func (x *DownloadBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadBundleRequest.ProtoReflect.Descriptor instead.
 func (*DownloadBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{57}
+	return file_orlop_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DownloadBundleRequest) GetSha256() string {
@@ -3653,7 +3811,7 @@ type DownloadBundleResponse struct {
 
 func (x *DownloadBundleResponse) Reset() {
 	*x = DownloadBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3823,7 @@ func (x *DownloadBundleResponse) String() string {
 func (*DownloadBundleResponse) ProtoMessage() {}
 
 func (x *DownloadBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3836,7 @@ func (x *DownloadBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadBundleResponse.ProtoReflect.Descriptor instead.
 func (*DownloadBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{58}
+	return file_orlop_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DownloadBundleResponse) GetChunk() []byte {
@@ -3698,7 +3856,7 @@ type UpgradeStarted struct {
 
 func (x *UpgradeStarted) Reset() {
 	*x = UpgradeStarted{}
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3710,7 +3868,7 @@ func (x *UpgradeStarted) String() string {
 func (*UpgradeStarted) ProtoMessage() {}
 
 func (x *UpgradeStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3723,7 +3881,7 @@ func (x *UpgradeStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStarted.ProtoReflect.Descriptor instead.
 func (*UpgradeStarted) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{59}
+	return file_orlop_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *UpgradeStarted) GetFrom() string {
@@ -3748,7 +3906,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3760,7 +3918,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3773,7 +3931,7 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{60}
+	return file_orlop_proto_rawDescGZIP(), []int{61}
 }
 
 type WatchUpgradeRequest struct {
@@ -3784,7 +3942,7 @@ type WatchUpgradeRequest struct {
 
 func (x *WatchUpgradeRequest) Reset() {
 	*x = WatchUpgradeRequest{}
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3796,7 +3954,7 @@ func (x *WatchUpgradeRequest) String() string {
 func (*WatchUpgradeRequest) ProtoMessage() {}
 
 func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3809,7 +3967,7 @@ func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{61}
+	return file_orlop_proto_rawDescGZIP(), []int{62}
 }
 
 type UpgradeStatus struct {
@@ -3838,7 +3996,7 @@ type UpgradeStatus struct {
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +4008,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +4021,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{62}
+	return file_orlop_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -3979,7 +4137,7 @@ type ReadSBOMRequest struct {
 
 func (x *ReadSBOMRequest) Reset() {
 	*x = ReadSBOMRequest{}
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3991,7 +4149,7 @@ func (x *ReadSBOMRequest) String() string {
 func (*ReadSBOMRequest) ProtoMessage() {}
 
 func (x *ReadSBOMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4004,7 +4162,7 @@ func (x *ReadSBOMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSBOMRequest.ProtoReflect.Descriptor instead.
 func (*ReadSBOMRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{63}
+	return file_orlop_proto_rawDescGZIP(), []int{64}
 }
 
 type ReadSBOMResponse struct {
@@ -4019,7 +4177,7 @@ type ReadSBOMResponse struct {
 
 func (x *ReadSBOMResponse) Reset() {
 	*x = ReadSBOMResponse{}
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4031,7 +4189,7 @@ func (x *ReadSBOMResponse) String() string {
 func (*ReadSBOMResponse) ProtoMessage() {}
 
 func (x *ReadSBOMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4044,7 +4202,7 @@ func (x *ReadSBOMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSBOMResponse.ProtoReflect.Descriptor instead.
 func (*ReadSBOMResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{64}
+	return file_orlop_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReadSBOMResponse) GetStatement() []byte {
@@ -4062,15 +4220,17 @@ func (x *ReadSBOMResponse) GetChunk() []byte {
 }
 
 type RollbackRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Force         bool                   `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"` // as in UploadBundleRequest
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Force bool                   `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"` // as in UploadBundleRequest
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4242,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4255,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{65}
+	return file_orlop_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RollbackRequest) GetForce() bool {
@@ -4103,6 +4263,13 @@ func (x *RollbackRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *RollbackRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
 }
 
 type RollbackResponse struct {
@@ -4114,7 +4281,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4126,7 +4293,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4139,7 +4306,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{66}
+	return file_orlop_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -4157,7 +4324,7 @@ type FinalizeRequest struct {
 
 func (x *FinalizeRequest) Reset() {
 	*x = FinalizeRequest{}
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4169,7 +4336,7 @@ func (x *FinalizeRequest) String() string {
 func (*FinalizeRequest) ProtoMessage() {}
 
 func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4182,7 +4349,7 @@ func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{67}
+	return file_orlop_proto_rawDescGZIP(), []int{68}
 }
 
 type FinalizeResponse struct {
@@ -4197,7 +4364,7 @@ type FinalizeResponse struct {
 
 func (x *FinalizeResponse) Reset() {
 	*x = FinalizeResponse{}
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4376,7 @@ func (x *FinalizeResponse) String() string {
 func (*FinalizeResponse) ProtoMessage() {}
 
 func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4389,7 @@ func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{68}
+	return file_orlop_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *FinalizeResponse) GetFrom() string {
@@ -4250,7 +4417,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4262,7 +4429,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4275,7 +4442,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{69}
+	return file_orlop_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ReadAuditRequest) GetAfter() uint64 {
@@ -4308,7 +4475,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4320,7 +4487,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4333,7 +4500,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{70}
+	return file_orlop_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *AuditLine) GetLine() []byte {
@@ -4354,7 +4521,7 @@ type GetRevocationsRequest struct {
 
 func (x *GetRevocationsRequest) Reset() {
 	*x = GetRevocationsRequest{}
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4366,7 +4533,7 @@ func (x *GetRevocationsRequest) String() string {
 func (*GetRevocationsRequest) ProtoMessage() {}
 
 func (x *GetRevocationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4379,7 +4546,7 @@ func (x *GetRevocationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevocationsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevocationsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{71}
+	return file_orlop_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetRevocationsRequest) GetDigest() []byte {
@@ -4398,7 +4565,7 @@ type GetRevocationsResponse struct {
 
 func (x *GetRevocationsResponse) Reset() {
 	*x = GetRevocationsResponse{}
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +4577,7 @@ func (x *GetRevocationsResponse) String() string {
 func (*GetRevocationsResponse) ProtoMessage() {}
 
 func (x *GetRevocationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +4590,7 @@ func (x *GetRevocationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevocationsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevocationsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{72}
+	return file_orlop_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetRevocationsResponse) GetRevocations() []*Revocation {
@@ -4445,7 +4612,7 @@ type IssueRequest struct {
 
 func (x *IssueRequest) Reset() {
 	*x = IssueRequest{}
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4457,7 +4624,7 @@ func (x *IssueRequest) String() string {
 func (*IssueRequest) ProtoMessage() {}
 
 func (x *IssueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +4637,7 @@ func (x *IssueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueRequest.ProtoReflect.Descriptor instead.
 func (*IssueRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{73}
+	return file_orlop_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *IssueRequest) GetName() string {
@@ -4513,7 +4680,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4525,7 +4692,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4538,7 +4705,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{74}
+	return file_orlop_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -4564,7 +4731,7 @@ type IssueResponse struct {
 
 func (x *IssueResponse) Reset() {
 	*x = IssueResponse{}
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4576,7 +4743,7 @@ func (x *IssueResponse) String() string {
 func (*IssueResponse) ProtoMessage() {}
 
 func (x *IssueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4589,7 +4756,7 @@ func (x *IssueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueResponse.ProtoReflect.Descriptor instead.
 func (*IssueResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{75}
+	return file_orlop_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *IssueResponse) GetCertificate() []byte {
@@ -4607,7 +4774,7 @@ type ListCertificatesRequest struct {
 
 func (x *ListCertificatesRequest) Reset() {
 	*x = ListCertificatesRequest{}
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +4786,7 @@ func (x *ListCertificatesRequest) String() string {
 func (*ListCertificatesRequest) ProtoMessage() {}
 
 func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +4799,7 @@ func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
 func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{76}
+	return file_orlop_proto_rawDescGZIP(), []int{77}
 }
 
 type ListCertificatesResponse struct {
@@ -4647,7 +4814,7 @@ type ListCertificatesResponse struct {
 
 func (x *ListCertificatesResponse) Reset() {
 	*x = ListCertificatesResponse{}
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4659,7 +4826,7 @@ func (x *ListCertificatesResponse) String() string {
 func (*ListCertificatesResponse) ProtoMessage() {}
 
 func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4672,7 +4839,7 @@ func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
 func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{77}
+	return file_orlop_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListCertificatesResponse) GetIssued() []*IssuedCertificate {
@@ -4704,7 +4871,7 @@ type IssuedCertificate struct {
 
 func (x *IssuedCertificate) Reset() {
 	*x = IssuedCertificate{}
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +4883,7 @@ func (x *IssuedCertificate) String() string {
 func (*IssuedCertificate) ProtoMessage() {}
 
 func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +4896,7 @@ func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuedCertificate.ProtoReflect.Descriptor instead.
 func (*IssuedCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{78}
+	return file_orlop_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *IssuedCertificate) GetSerial() string {
@@ -4799,7 +4966,7 @@ type Revocation struct {
 
 func (x *Revocation) Reset() {
 	*x = Revocation{}
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4811,7 +4978,7 @@ func (x *Revocation) String() string {
 func (*Revocation) ProtoMessage() {}
 
 func (x *Revocation) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4824,7 +4991,7 @@ func (x *Revocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
 func (*Revocation) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{79}
+	return file_orlop_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Revocation) GetLineage() string {
@@ -4891,7 +5058,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4903,7 +5070,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4916,7 +5083,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{80}
+	return file_orlop_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *RevokeRequest) GetSerial() string {
@@ -4960,7 +5127,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4972,7 +5139,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4985,7 +5152,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{81}
+	return file_orlop_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RevokeResponse) GetRevocation() *Revocation {
@@ -5016,7 +5183,7 @@ type SuspendRequest struct {
 
 func (x *SuspendRequest) Reset() {
 	*x = SuspendRequest{}
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5028,7 +5195,7 @@ func (x *SuspendRequest) String() string {
 func (*SuspendRequest) ProtoMessage() {}
 
 func (x *SuspendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5041,7 +5208,7 @@ func (x *SuspendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendRequest.ProtoReflect.Descriptor instead.
 func (*SuspendRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{82}
+	return file_orlop_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *SuspendRequest) GetKind() string {
@@ -5067,7 +5234,7 @@ type SuspendResponse struct {
 
 func (x *SuspendResponse) Reset() {
 	*x = SuspendResponse{}
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5079,7 +5246,7 @@ func (x *SuspendResponse) String() string {
 func (*SuspendResponse) ProtoMessage() {}
 
 func (x *SuspendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5092,7 +5259,7 @@ func (x *SuspendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendResponse.ProtoReflect.Descriptor instead.
 func (*SuspendResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{83}
+	return file_orlop_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *SuspendResponse) GetObject() *SuspendedObject {
@@ -5113,7 +5280,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5125,7 +5292,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5138,7 +5305,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{84}
+	return file_orlop_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ResumeRequest) GetKind() string {
@@ -5171,7 +5338,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5183,7 +5350,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5196,7 +5363,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{85}
+	return file_orlop_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ResumeResponse) GetObject() *SuspendedObject {
@@ -5214,7 +5381,7 @@ type ListSuspendedRequest struct {
 
 func (x *ListSuspendedRequest) Reset() {
 	*x = ListSuspendedRequest{}
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5393,7 @@ func (x *ListSuspendedRequest) String() string {
 func (*ListSuspendedRequest) ProtoMessage() {}
 
 func (x *ListSuspendedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5406,7 @@ func (x *ListSuspendedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSuspendedRequest.ProtoReflect.Descriptor instead.
 func (*ListSuspendedRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{86}
+	return file_orlop_proto_rawDescGZIP(), []int{87}
 }
 
 type ListSuspendedResponse struct {
@@ -5251,7 +5418,7 @@ type ListSuspendedResponse struct {
 
 func (x *ListSuspendedResponse) Reset() {
 	*x = ListSuspendedResponse{}
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5263,7 +5430,7 @@ func (x *ListSuspendedResponse) String() string {
 func (*ListSuspendedResponse) ProtoMessage() {}
 
 func (x *ListSuspendedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5276,7 +5443,7 @@ func (x *ListSuspendedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSuspendedResponse.ProtoReflect.Descriptor instead.
 func (*ListSuspendedResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{87}
+	return file_orlop_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListSuspendedResponse) GetObjects() []*SuspendedObject {
@@ -5298,7 +5465,7 @@ type SuspendedObject struct {
 
 func (x *SuspendedObject) Reset() {
 	*x = SuspendedObject{}
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5310,7 +5477,7 @@ func (x *SuspendedObject) String() string {
 func (*SuspendedObject) ProtoMessage() {}
 
 func (x *SuspendedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5323,7 +5490,7 @@ func (x *SuspendedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendedObject.ProtoReflect.Descriptor instead.
 func (*SuspendedObject) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{88}
+	return file_orlop_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *SuspendedObject) GetKind() string {
@@ -5363,7 +5530,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5375,7 +5542,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5388,7 +5555,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{89}
+	return file_orlop_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -5408,7 +5575,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5420,7 +5587,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5433,7 +5600,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{90}
+	return file_orlop_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -5462,7 +5629,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5474,7 +5641,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5487,7 +5654,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{91}
+	return file_orlop_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -5528,7 +5695,7 @@ type ClusterHealthRequest struct {
 
 func (x *ClusterHealthRequest) Reset() {
 	*x = ClusterHealthRequest{}
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5540,7 +5707,7 @@ func (x *ClusterHealthRequest) String() string {
 func (*ClusterHealthRequest) ProtoMessage() {}
 
 func (x *ClusterHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5553,7 +5720,7 @@ func (x *ClusterHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterHealthRequest.ProtoReflect.Descriptor instead.
 func (*ClusterHealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{92}
+	return file_orlop_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ClusterHealthRequest) GetMachineTimeout() *durationpb.Duration {
@@ -5587,7 +5754,7 @@ type ClusterHealthResponse struct {
 
 func (x *ClusterHealthResponse) Reset() {
 	*x = ClusterHealthResponse{}
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5599,7 +5766,7 @@ func (x *ClusterHealthResponse) String() string {
 func (*ClusterHealthResponse) ProtoMessage() {}
 
 func (x *ClusterHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5612,7 +5779,7 @@ func (x *ClusterHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterHealthResponse.ProtoReflect.Descriptor instead.
 func (*ClusterHealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{93}
+	return file_orlop_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ClusterHealthResponse) GetHealthy() bool {
@@ -5712,7 +5879,7 @@ type ClusterMachine struct {
 
 func (x *ClusterMachine) Reset() {
 	*x = ClusterMachine{}
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5724,7 +5891,7 @@ func (x *ClusterMachine) String() string {
 func (*ClusterMachine) ProtoMessage() {}
 
 func (x *ClusterMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5737,7 +5904,7 @@ func (x *ClusterMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterMachine.ProtoReflect.Descriptor instead.
 func (*ClusterMachine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{94}
+	return file_orlop_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ClusterMachine) GetName() string {
@@ -5844,7 +6011,7 @@ type ClusterFinding struct {
 
 func (x *ClusterFinding) Reset() {
 	*x = ClusterFinding{}
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5856,7 +6023,7 @@ func (x *ClusterFinding) String() string {
 func (*ClusterFinding) ProtoMessage() {}
 
 func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5869,7 +6036,7 @@ func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterFinding.ProtoReflect.Descriptor instead.
 func (*ClusterFinding) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{95}
+	return file_orlop_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ClusterFinding) GetMachine() string {
@@ -5913,7 +6080,7 @@ type ClusterEtcd struct {
 
 func (x *ClusterEtcd) Reset() {
 	*x = ClusterEtcd{}
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5925,7 +6092,7 @@ func (x *ClusterEtcd) String() string {
 func (*ClusterEtcd) ProtoMessage() {}
 
 func (x *ClusterEtcd) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5938,7 +6105,7 @@ func (x *ClusterEtcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterEtcd.ProtoReflect.Descriptor instead.
 func (*ClusterEtcd) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{96}
+	return file_orlop_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ClusterEtcd) GetProblem() string {
@@ -5979,7 +6146,7 @@ type ReportMachineRequest struct {
 
 func (x *ReportMachineRequest) Reset() {
 	*x = ReportMachineRequest{}
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5991,7 +6158,7 @@ func (x *ReportMachineRequest) String() string {
 func (*ReportMachineRequest) ProtoMessage() {}
 
 func (x *ReportMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6004,7 +6171,7 @@ func (x *ReportMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportMachineRequest.ProtoReflect.Descriptor instead.
 func (*ReportMachineRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{97}
+	return file_orlop_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ReportMachineRequest) GetDigestKey() []byte {
@@ -6035,7 +6202,7 @@ type ReportMachineResponse struct {
 
 func (x *ReportMachineResponse) Reset() {
 	*x = ReportMachineResponse{}
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6047,7 +6214,7 @@ func (x *ReportMachineResponse) String() string {
 func (*ReportMachineResponse) ProtoMessage() {}
 
 func (x *ReportMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6060,7 +6227,7 @@ func (x *ReportMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportMachineResponse.ProtoReflect.Descriptor instead.
 func (*ReportMachineResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{98}
+	return file_orlop_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ReportMachineResponse) GetName() string {
@@ -6145,7 +6312,7 @@ type MachineCertificate struct {
 
 func (x *MachineCertificate) Reset() {
 	*x = MachineCertificate{}
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6157,7 +6324,7 @@ func (x *MachineCertificate) String() string {
 func (*MachineCertificate) ProtoMessage() {}
 
 func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6170,7 +6337,7 @@ func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineCertificate.ProtoReflect.Descriptor instead.
 func (*MachineCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{99}
+	return file_orlop_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *MachineCertificate) GetFile() string {
@@ -6212,7 +6379,7 @@ type ReportedObject struct {
 
 func (x *ReportedObject) Reset() {
 	*x = ReportedObject{}
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6224,7 +6391,7 @@ func (x *ReportedObject) String() string {
 func (*ReportedObject) ProtoMessage() {}
 
 func (x *ReportedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6237,7 +6404,7 @@ func (x *ReportedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedObject.ProtoReflect.Descriptor instead.
 func (*ReportedObject) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{100}
+	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ReportedObject) GetWanted() string {
@@ -6266,7 +6433,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6278,7 +6445,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6291,7 +6458,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{101}
+	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -6317,7 +6484,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6329,7 +6496,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6342,7 +6509,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{102}
+	return file_orlop_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -6365,7 +6532,7 @@ type CreateTicketRequest struct {
 
 func (x *CreateTicketRequest) Reset() {
 	*x = CreateTicketRequest{}
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6377,7 +6544,7 @@ func (x *CreateTicketRequest) String() string {
 func (*CreateTicketRequest) ProtoMessage() {}
 
 func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6390,7 +6557,7 @@ func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketRequest.ProtoReflect.Descriptor instead.
 func (*CreateTicketRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{103}
+	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CreateTicketRequest) GetName() string {
@@ -6426,7 +6593,7 @@ type CreateTicketResponse struct {
 
 func (x *CreateTicketResponse) Reset() {
 	*x = CreateTicketResponse{}
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6438,7 +6605,7 @@ func (x *CreateTicketResponse) String() string {
 func (*CreateTicketResponse) ProtoMessage() {}
 
 func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6451,7 +6618,7 @@ func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketResponse.ProtoReflect.Descriptor instead.
 func (*CreateTicketResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{104}
+	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CreateTicketResponse) GetCertificate() []byte {
@@ -6485,7 +6652,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6497,7 +6664,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6510,7 +6677,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{105}
+	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *JoinRequest) GetMachineCsr() []byte {
@@ -6537,7 +6704,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6549,7 +6716,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6562,7 +6729,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{106}
+	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *JoinResponse) GetMachineCertificate() []byte {
@@ -6587,7 +6754,7 @@ type ListPendingRequest struct {
 
 func (x *ListPendingRequest) Reset() {
 	*x = ListPendingRequest{}
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6599,7 +6766,7 @@ func (x *ListPendingRequest) String() string {
 func (*ListPendingRequest) ProtoMessage() {}
 
 func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6612,7 +6779,7 @@ func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingRequest.ProtoReflect.Descriptor instead.
 func (*ListPendingRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{107}
+	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
 type ListPendingResponse struct {
@@ -6624,7 +6791,7 @@ type ListPendingResponse struct {
 
 func (x *ListPendingResponse) Reset() {
 	*x = ListPendingResponse{}
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6636,7 +6803,7 @@ func (x *ListPendingResponse) String() string {
 func (*ListPendingResponse) ProtoMessage() {}
 
 func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6649,7 +6816,7 @@ func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingResponse.ProtoReflect.Descriptor instead.
 func (*ListPendingResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{108}
+	return file_orlop_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ListPendingResponse) GetMachines() []*PendingMachine {
@@ -6671,7 +6838,7 @@ type PendingMachine struct {
 
 func (x *PendingMachine) Reset() {
 	*x = PendingMachine{}
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6683,7 +6850,7 @@ func (x *PendingMachine) String() string {
 func (*PendingMachine) ProtoMessage() {}
 
 func (x *PendingMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6696,7 +6863,7 @@ func (x *PendingMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingMachine.ProtoReflect.Descriptor instead.
 func (*PendingMachine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{109}
+	return file_orlop_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *PendingMachine) GetName() string {
@@ -6738,7 +6905,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6750,7 +6917,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6763,7 +6930,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{110}
+	return file_orlop_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ApproveRequest) GetName() string {
@@ -6795,7 +6962,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6807,7 +6974,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6820,7 +6987,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{111}
+	return file_orlop_proto_rawDescGZIP(), []int{112}
 }
 
 type DenyRequest struct {
@@ -6833,7 +7000,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6845,7 +7012,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6858,7 +7025,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{112}
+	return file_orlop_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *DenyRequest) GetName() string {
@@ -6884,7 +7051,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6896,7 +7063,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6909,7 +7076,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{113}
+	return file_orlop_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *DenyResponse) GetUnreached() []string {
@@ -6927,7 +7094,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6939,7 +7106,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6952,7 +7119,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{114}
+	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
 type ListMembersResponse struct {
@@ -6965,7 +7132,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6977,7 +7144,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6990,7 +7157,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{115}
+	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ListMembersResponse) GetMembers() []*Member {
@@ -7025,7 +7192,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7037,7 +7204,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7050,7 +7217,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{116}
+	return file_orlop_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Member) GetName() string {
@@ -7124,7 +7291,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7136,7 +7303,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7149,7 +7316,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{117}
+	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Ticket) GetSerial() string {
@@ -7206,14 +7373,16 @@ type RemoveMemberRequest struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The drain of the node by the called machine before the removal (docs/decisions/0102-drain.md).
 	// Not set: the revocation does not wait for pods, and the pods stay until the node is deleted.
-	Drain         *DrainPolicy `protobuf:"bytes,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain *DrainPolicy `protobuf:"bytes,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,3,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7225,7 +7394,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7238,7 +7407,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{118}
+	return file_orlop_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -7251,6 +7420,13 @@ func (x *RemoveMemberRequest) GetName() string {
 func (x *RemoveMemberRequest) GetDrain() *DrainPolicy {
 	if x != nil {
 		return x.Drain
+	}
+	return nil
+}
+
+func (x *RemoveMemberRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
 	}
 	return nil
 }
@@ -7268,7 +7444,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7280,7 +7456,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7293,7 +7469,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{119}
+	return file_orlop_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *RemoveMemberResponse) GetTickets() []string {
@@ -7328,7 +7504,7 @@ type GetMembershipRequest struct {
 
 func (x *GetMembershipRequest) Reset() {
 	*x = GetMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7340,7 +7516,7 @@ func (x *GetMembershipRequest) String() string {
 func (*GetMembershipRequest) ProtoMessage() {}
 
 func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7353,7 +7529,7 @@ func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*GetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{120}
+	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *GetMembershipRequest) GetDigest() []byte {
@@ -7374,7 +7550,7 @@ type GetMembershipResponse struct {
 
 func (x *GetMembershipResponse) Reset() {
 	*x = GetMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7386,7 +7562,7 @@ func (x *GetMembershipResponse) String() string {
 func (*GetMembershipResponse) ProtoMessage() {}
 
 func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7399,7 +7575,7 @@ func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*GetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{121}
+	return file_orlop_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *GetMembershipResponse) GetLedger() string {
@@ -7435,7 +7611,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7447,7 +7623,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7460,7 +7636,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{122}
+	return file_orlop_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Membership) GetMembers() []*Member {
@@ -7508,7 +7684,7 @@ type RuleApproval struct {
 
 func (x *RuleApproval) Reset() {
 	*x = RuleApproval{}
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7520,7 +7696,7 @@ func (x *RuleApproval) String() string {
 func (*RuleApproval) ProtoMessage() {}
 
 func (x *RuleApproval) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7533,7 +7709,7 @@ func (x *RuleApproval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleApproval.ProtoReflect.Descriptor instead.
 func (*RuleApproval) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{123}
+	return file_orlop_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *RuleApproval) GetSerial() string {
@@ -7596,7 +7772,7 @@ type TicketBinding struct {
 
 func (x *TicketBinding) Reset() {
 	*x = TicketBinding{}
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7608,7 +7784,7 @@ func (x *TicketBinding) String() string {
 func (*TicketBinding) ProtoMessage() {}
 
 func (x *TicketBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7621,7 +7797,7 @@ func (x *TicketBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TicketBinding.ProtoReflect.Descriptor instead.
 func (*TicketBinding) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{124}
+	return file_orlop_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *TicketBinding) GetTicket() string {
@@ -7656,7 +7832,7 @@ type ReplicateMembershipRequest struct {
 
 func (x *ReplicateMembershipRequest) Reset() {
 	*x = ReplicateMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7668,7 +7844,7 @@ func (x *ReplicateMembershipRequest) String() string {
 func (*ReplicateMembershipRequest) ProtoMessage() {}
 
 func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7681,7 +7857,7 @@ func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{125}
+	return file_orlop_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *ReplicateMembershipRequest) GetMembership() *Membership {
@@ -7717,7 +7893,7 @@ type ReplicateMembershipResponse struct {
 
 func (x *ReplicateMembershipResponse) Reset() {
 	*x = ReplicateMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7729,7 +7905,7 @@ func (x *ReplicateMembershipResponse) String() string {
 func (*ReplicateMembershipResponse) ProtoMessage() {}
 
 func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7742,7 +7918,7 @@ func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{126}
+	return file_orlop_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ReplicateMembershipResponse) GetLedger() string {
@@ -7771,7 +7947,7 @@ type VoteRequest struct {
 
 func (x *VoteRequest) Reset() {
 	*x = VoteRequest{}
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7783,7 +7959,7 @@ func (x *VoteRequest) String() string {
 func (*VoteRequest) ProtoMessage() {}
 
 func (x *VoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7796,7 +7972,7 @@ func (x *VoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteRequest.ProtoReflect.Descriptor instead.
 func (*VoteRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{127}
+	return file_orlop_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *VoteRequest) GetMembership() *Membership {
@@ -7831,7 +8007,7 @@ type VoteResponse struct {
 
 func (x *VoteResponse) Reset() {
 	*x = VoteResponse{}
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7843,7 +8019,7 @@ func (x *VoteResponse) String() string {
 func (*VoteResponse) ProtoMessage() {}
 
 func (x *VoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7856,7 +8032,7 @@ func (x *VoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteResponse.ProtoReflect.Descriptor instead.
 func (*VoteResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{128}
+	return file_orlop_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *VoteResponse) GetLedger() string {
@@ -7888,7 +8064,7 @@ type GetAttestationKeysRequest struct {
 
 func (x *GetAttestationKeysRequest) Reset() {
 	*x = GetAttestationKeysRequest{}
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7900,7 +8076,7 @@ func (x *GetAttestationKeysRequest) String() string {
 func (*GetAttestationKeysRequest) ProtoMessage() {}
 
 func (x *GetAttestationKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7913,7 +8089,7 @@ func (x *GetAttestationKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttestationKeysRequest.ProtoReflect.Descriptor instead.
 func (*GetAttestationKeysRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{129}
+	return file_orlop_proto_rawDescGZIP(), []int{130}
 }
 
 type GetAttestationKeysResponse struct {
@@ -7927,7 +8103,7 @@ type GetAttestationKeysResponse struct {
 
 func (x *GetAttestationKeysResponse) Reset() {
 	*x = GetAttestationKeysResponse{}
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7939,7 +8115,7 @@ func (x *GetAttestationKeysResponse) String() string {
 func (*GetAttestationKeysResponse) ProtoMessage() {}
 
 func (x *GetAttestationKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7952,7 +8128,7 @@ func (x *GetAttestationKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttestationKeysResponse.ProtoReflect.Descriptor instead.
 func (*GetAttestationKeysResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{130}
+	return file_orlop_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *GetAttestationKeysResponse) GetEndorsementKey() []byte {
@@ -7989,7 +8165,7 @@ type AttestRequest struct {
 
 func (x *AttestRequest) Reset() {
 	*x = AttestRequest{}
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8001,7 +8177,7 @@ func (x *AttestRequest) String() string {
 func (*AttestRequest) ProtoMessage() {}
 
 func (x *AttestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8014,7 +8190,7 @@ func (x *AttestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttestRequest.ProtoReflect.Descriptor instead.
 func (*AttestRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{131}
+	return file_orlop_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *AttestRequest) GetNonce() []byte {
@@ -8059,7 +8235,7 @@ type AttestResponse struct {
 
 func (x *AttestResponse) Reset() {
 	*x = AttestResponse{}
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8071,7 +8247,7 @@ func (x *AttestResponse) String() string {
 func (*AttestResponse) ProtoMessage() {}
 
 func (x *AttestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8084,7 +8260,7 @@ func (x *AttestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttestResponse.ProtoReflect.Descriptor instead.
 func (*AttestResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{132}
+	return file_orlop_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *AttestResponse) GetQuote() []byte {
@@ -8169,7 +8345,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8181,7 +8357,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8194,7 +8370,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{133}
+	return file_orlop_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -8252,7 +8428,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8264,7 +8440,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8277,7 +8453,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{134}
+	return file_orlop_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -8312,7 +8488,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8324,7 +8500,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8337,7 +8513,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{135}
+	return file_orlop_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -8372,7 +8548,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8384,7 +8560,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8397,7 +8573,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{136}
+	return file_orlop_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -8430,7 +8606,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8442,7 +8618,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8455,7 +8631,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{137}
+	return file_orlop_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -8478,7 +8654,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8490,7 +8666,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8503,7 +8679,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{138}
+	return file_orlop_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *EtcdMember) GetId() string {
@@ -8542,15 +8718,17 @@ func (x *EtcdMember) GetProblem() string {
 }
 
 type EtcdRemoveMemberRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Member string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // the name or the ID of the member
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EtcdRemoveMemberRequest) Reset() {
 	*x = EtcdRemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8562,7 +8740,7 @@ func (x *EtcdRemoveMemberRequest) String() string {
 func (*EtcdRemoveMemberRequest) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8575,7 +8753,7 @@ func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{139}
+	return file_orlop_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *EtcdRemoveMemberRequest) GetMember() string {
@@ -8583,6 +8761,13 @@ func (x *EtcdRemoveMemberRequest) GetMember() string {
 		return x.Member
 	}
 	return ""
+}
+
+func (x *EtcdRemoveMemberRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
 }
 
 type EtcdRemoveMemberResponse struct {
@@ -8595,7 +8780,7 @@ type EtcdRemoveMemberResponse struct {
 
 func (x *EtcdRemoveMemberResponse) Reset() {
 	*x = EtcdRemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8607,7 +8792,7 @@ func (x *EtcdRemoveMemberResponse) String() string {
 func (*EtcdRemoveMemberResponse) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8620,7 +8805,7 @@ func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{140}
+	return file_orlop_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *EtcdRemoveMemberResponse) GetRemoved() *EtcdMember {
@@ -8638,14 +8823,16 @@ func (x *EtcdRemoveMemberResponse) GetNodeError() string {
 }
 
 type EtcdRecoverRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EtcdRecoverRequest) Reset() {
 	*x = EtcdRecoverRequest{}
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8657,7 +8844,7 @@ func (x *EtcdRecoverRequest) String() string {
 func (*EtcdRecoverRequest) ProtoMessage() {}
 
 func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8670,7 +8857,14 @@ func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{141}
+	return file_orlop_proto_rawDescGZIP(), []int{142}
+}
+
+func (x *EtcdRecoverRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
 }
 
 type EtcdRecoverResponse struct {
@@ -8682,7 +8876,7 @@ type EtcdRecoverResponse struct {
 
 func (x *EtcdRecoverResponse) Reset() {
 	*x = EtcdRecoverResponse{}
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8694,7 +8888,7 @@ func (x *EtcdRecoverResponse) String() string {
 func (*EtcdRecoverResponse) ProtoMessage() {}
 
 func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8707,7 +8901,7 @@ func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{142}
+	return file_orlop_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *EtcdRecoverResponse) GetRemovedMembers() []string {
@@ -8718,14 +8912,16 @@ func (x *EtcdRecoverResponse) GetRemovedMembers() []string {
 }
 
 type EtcdRejoinRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EtcdRejoinRequest) Reset() {
 	*x = EtcdRejoinRequest{}
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8737,7 +8933,7 @@ func (x *EtcdRejoinRequest) String() string {
 func (*EtcdRejoinRequest) ProtoMessage() {}
 
 func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8750,7 +8946,14 @@ func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{143}
+	return file_orlop_proto_rawDescGZIP(), []int{144}
+}
+
+func (x *EtcdRejoinRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
 }
 
 type EtcdRejoinResponse struct {
@@ -8761,7 +8964,7 @@ type EtcdRejoinResponse struct {
 
 func (x *EtcdRejoinResponse) Reset() {
 	*x = EtcdRejoinResponse{}
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8773,7 +8976,7 @@ func (x *EtcdRejoinResponse) String() string {
 func (*EtcdRejoinResponse) ProtoMessage() {}
 
 func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8786,7 +8989,7 @@ func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{144}
+	return file_orlop_proto_rawDescGZIP(), []int{145}
 }
 
 type EtcdSnapshotRequest struct {
@@ -8798,7 +9001,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8810,7 +9013,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8823,7 +9026,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{145}
+	return file_orlop_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *EtcdSnapshotRequest) GetStored() string {
@@ -8846,7 +9049,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8858,7 +9061,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8871,7 +9074,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{146}
+	return file_orlop_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *EtcdSnapshotResponse) GetHeader() *EtcdSnapshotInfo {
@@ -8907,7 +9110,7 @@ type EtcdSnapshotInfo struct {
 
 func (x *EtcdSnapshotInfo) Reset() {
 	*x = EtcdSnapshotInfo{}
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8919,7 +9122,7 @@ func (x *EtcdSnapshotInfo) String() string {
 func (*EtcdSnapshotInfo) ProtoMessage() {}
 
 func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8932,7 +9135,7 @@ func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotInfo.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{147}
+	return file_orlop_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *EtcdSnapshotInfo) GetRevision() int64 {
@@ -8971,7 +9174,7 @@ type EtcdListSnapshotsRequest struct {
 
 func (x *EtcdListSnapshotsRequest) Reset() {
 	*x = EtcdListSnapshotsRequest{}
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8983,7 +9186,7 @@ func (x *EtcdListSnapshotsRequest) String() string {
 func (*EtcdListSnapshotsRequest) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8996,7 +9199,7 @@ func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{148}
+	return file_orlop_proto_rawDescGZIP(), []int{149}
 }
 
 type EtcdListSnapshotsResponse struct {
@@ -9010,7 +9213,7 @@ type EtcdListSnapshotsResponse struct {
 
 func (x *EtcdListSnapshotsResponse) Reset() {
 	*x = EtcdListSnapshotsResponse{}
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9022,7 +9225,7 @@ func (x *EtcdListSnapshotsResponse) String() string {
 func (*EtcdListSnapshotsResponse) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9035,7 +9238,7 @@ func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{149}
+	return file_orlop_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *EtcdListSnapshotsResponse) GetSnapshots() []*EtcdStoredSnapshot {
@@ -9076,7 +9279,7 @@ type EtcdStoredSnapshot struct {
 
 func (x *EtcdStoredSnapshot) Reset() {
 	*x = EtcdStoredSnapshot{}
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9088,7 +9291,7 @@ func (x *EtcdStoredSnapshot) String() string {
 func (*EtcdStoredSnapshot) ProtoMessage() {}
 
 func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9101,7 +9304,7 @@ func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStoredSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdStoredSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{150}
+	return file_orlop_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *EtcdStoredSnapshot) GetName() string {
@@ -9161,7 +9364,7 @@ type EtcdTakeSnapshotRequest struct {
 
 func (x *EtcdTakeSnapshotRequest) Reset() {
 	*x = EtcdTakeSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9173,7 +9376,7 @@ func (x *EtcdTakeSnapshotRequest) String() string {
 func (*EtcdTakeSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9186,7 +9389,7 @@ func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{151}
+	return file_orlop_proto_rawDescGZIP(), []int{152}
 }
 
 type EtcdTakeSnapshotResponse struct {
@@ -9199,7 +9402,7 @@ type EtcdTakeSnapshotResponse struct {
 
 func (x *EtcdTakeSnapshotResponse) Reset() {
 	*x = EtcdTakeSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9211,7 +9414,7 @@ func (x *EtcdTakeSnapshotResponse) String() string {
 func (*EtcdTakeSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9224,7 +9427,7 @@ func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{152}
+	return file_orlop_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *EtcdTakeSnapshotResponse) GetSnapshot() *EtcdStoredSnapshot {
@@ -9247,18 +9450,20 @@ type EtcdRestoreRequest struct {
 	// the following messages contain as chunks. With undo, the machine restores the data that the
 	// last Restore replaced. With stored, the machine restores the unencrypted stored snapshot of
 	// this name.
-	Size          int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
-	Sha256        string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // lower-case hexadecimal
-	Undo          bool   `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
-	Chunk         []byte `protobuf:"bytes,4,opt,name=chunk,proto3" json:"chunk,omitempty"` // at most 1 MiB each, in order
-	Stored        string `protobuf:"bytes,5,opt,name=stored,proto3" json:"stored,omitempty"`
+	Size   int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Sha256 string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // lower-case hexadecimal
+	Undo   bool   `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
+	Chunk  []byte `protobuf:"bytes,4,opt,name=chunk,proto3" json:"chunk,omitempty"` // at most 1 MiB each, in order
+	Stored string `protobuf:"bytes,5,opt,name=stored,proto3" json:"stored,omitempty"`
+	// The file of an approval (package approval). A machine without a rule ignores it.
+	Approval      []byte `protobuf:"bytes,6,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[153]
+	mi := &file_orlop_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9270,7 +9475,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[153]
+	mi := &file_orlop_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9283,7 +9488,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{153}
+	return file_orlop_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -9321,6 +9526,13 @@ func (x *EtcdRestoreRequest) GetStored() string {
 	return ""
 }
 
+func (x *EtcdRestoreRequest) GetApproval() []byte {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 type EtcdRestoreResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Restored      *EtcdRestored          `protobuf:"bytes,1,opt,name=restored,proto3" json:"restored,omitempty"`
@@ -9330,7 +9542,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[154]
+	mi := &file_orlop_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9342,7 +9554,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[154]
+	mi := &file_orlop_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9355,7 +9567,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{154}
+	return file_orlop_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -9383,7 +9595,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9395,7 +9607,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9408,7 +9620,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{155}
+	return file_orlop_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -9461,7 +9673,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9473,7 +9685,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9486,7 +9698,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{156}
+	return file_orlop_proto_rawDescGZIP(), []int{157}
 }
 
 type EtcdStatusResponse struct {
@@ -9514,7 +9726,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[157]
+	mi := &file_orlop_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9526,7 +9738,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[157]
+	mi := &file_orlop_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9539,7 +9751,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{157}
+	return file_orlop_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -9655,7 +9867,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[158]
+	mi := &file_orlop_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9667,7 +9879,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[158]
+	mi := &file_orlop_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9680,7 +9892,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{158}
+	return file_orlop_proto_rawDescGZIP(), []int{159}
 }
 
 type EtcdDefragmentResponse struct {
@@ -9694,7 +9906,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[159]
+	mi := &file_orlop_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9706,7 +9918,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[159]
+	mi := &file_orlop_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9719,7 +9931,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{159}
+	return file_orlop_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -9752,7 +9964,7 @@ type EtcdReencryptRequest struct {
 
 func (x *EtcdReencryptRequest) Reset() {
 	*x = EtcdReencryptRequest{}
-	mi := &file_orlop_proto_msgTypes[160]
+	mi := &file_orlop_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9764,7 +9976,7 @@ func (x *EtcdReencryptRequest) String() string {
 func (*EtcdReencryptRequest) ProtoMessage() {}
 
 func (x *EtcdReencryptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[160]
+	mi := &file_orlop_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9777,7 +9989,7 @@ func (x *EtcdReencryptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdReencryptRequest.ProtoReflect.Descriptor instead.
 func (*EtcdReencryptRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{160}
+	return file_orlop_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *EtcdReencryptRequest) GetCountOnly() bool {
@@ -9797,7 +10009,7 @@ type EtcdReencryptResponse struct {
 
 func (x *EtcdReencryptResponse) Reset() {
 	*x = EtcdReencryptResponse{}
-	mi := &file_orlop_proto_msgTypes[161]
+	mi := &file_orlop_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9809,7 +10021,7 @@ func (x *EtcdReencryptResponse) String() string {
 func (*EtcdReencryptResponse) ProtoMessage() {}
 
 func (x *EtcdReencryptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[161]
+	mi := &file_orlop_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9822,7 +10034,7 @@ func (x *EtcdReencryptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdReencryptResponse.ProtoReflect.Descriptor instead.
 func (*EtcdReencryptResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{161}
+	return file_orlop_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *EtcdReencryptResponse) GetSecrets() int64 {
@@ -9847,7 +10059,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[162]
+	mi := &file_orlop_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9859,7 +10071,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[162]
+	mi := &file_orlop_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9872,7 +10084,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{162}
+	return file_orlop_proto_rawDescGZIP(), []int{163}
 }
 
 type EtcdDisarmResponse struct {
@@ -9884,7 +10096,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[163]
+	mi := &file_orlop_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9896,7 +10108,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[163]
+	mi := &file_orlop_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9909,7 +10121,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{163}
+	return file_orlop_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -9952,6 +10164,14 @@ var file_orlop_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "varint,50004,opt,name=fanout,enum=orlop.v1alpha1.Fanout",
 		Filename:      "orlop.proto",
 	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*ApprovalRule)(nil),
+		Field:         50005,
+		Name:          "orlop.v1alpha1.approval_rule",
+		Tag:           "bytes,50005,opt,name=approval_rule",
+		Filename:      "orlop.proto",
+	},
 }
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -9973,6 +10193,11 @@ var (
 	//
 	// optional orlop.v1alpha1.Fanout fanout = 50004;
 	E_Fanout = &file_orlop_proto_extTypes[3]
+	// The approval that the method needs if the configuration has a rule for approvals
+	// (Machine.spec.trust.approvals). Every method that changes data has this option.
+	//
+	// optional orlop.v1alpha1.ApprovalRule approval_rule = 50005;
+	E_ApprovalRule = &file_orlop_proto_extTypes[4]
 )
 
 var File_orlop_proto protoreflect.FileDescriptor
@@ -9983,7 +10208,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\tAuditRule\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x1b\n" +
 	"\tread_only\x18\x02 \x01(\bR\breadOnly\x12\x1a\n" +
-	"\boptional\x18\x03 \x01(\bR\boptional\"\x10\n" +
+	"\boptional\x18\x03 \x01(\bR\boptional\"k\n" +
+	"\fApprovalRule\x12+\n" +
+	"\x05guard\x18\x01 \x01(\x0e2\x15.orlop.v1alpha1.GuardR\x05guard\x12\x16\n" +
+	"\x06exempt\x18\x02 \x01(\tR\x06exempt\x12\x16\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\x10\n" +
 	"\x0eVersionRequest\"\x98\x03\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
@@ -10029,20 +10258,22 @@ const file_orlop_proto_rawDesc = "" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"(\n" +
 	"\x12CancelDrainRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\"\x15\n" +
-	"\x13CancelDrainResponse\"\xd9\x01\n" +
+	"\x13CancelDrainResponse\"\xf5\x01\n" +
 	"\fResetRequest\x125\n" +
 	"\x04wipe\x18\x01 \x01(\x0e2!.orlop.v1alpha1.ResetRequest.WipeR\x04wipe\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x121\n" +
-	"\x05drain\x18\x03 \x01(\v2\x1b.orlop.v1alpha1.DrainPolicyR\x05drain\"I\n" +
+	"\x05drain\x18\x03 \x01(\v2\x1b.orlop.v1alpha1.DrainPolicyR\x05drain\x12\x1a\n" +
+	"\bapproval\x18\x04 \x01(\fR\bapproval\"I\n" +
 	"\x04Wipe\x12\x14\n" +
 	"\x10WIPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"WIPE_STATE\x10\x01\x12\r\n" +
 	"\tWIPE_DATA\x10\x02\x12\f\n" +
-	"\bWIPE_ALL\x10\x03\"=\n" +
+	"\bWIPE_ALL\x10\x03\"Y\n" +
 	"\x0fWipeDiskRequest\x12\x12\n" +
 	"\x04disk\x18\x01 \x01(\tR\x04disk\x12\x16\n" +
-	"\x06volume\x18\x02 \x01(\tR\x06volume\"&\n" +
+	"\x06volume\x18\x02 \x01(\tR\x06volume\x12\x1a\n" +
+	"\bapproval\x18\x03 \x01(\fR\bapproval\"&\n" +
 	"\x10WipeDiskResponse\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\tR\x04done\"=\n" +
 	"\x0fReadFileRequest\x12\x12\n" +
@@ -10064,7 +10295,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06target\x18\x05 \x01(\tR\x06target\"9\n" +
 	"\tRelayData\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
-	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xc3\x03\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xdf\x03\n" +
 	"\fApplyRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x125\n" +
 	"\x04mode\x18\x02 \x01(\x0e2!.orlop.v1alpha1.ApplyRequest.ModeR\x04mode\x12\x1a\n" +
@@ -10075,7 +10306,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05force\x18\a \x01(\bR\x05force\x12\x19\n" +
 	"\bno_trial\x18\b \x01(\bR\anoTrial\x12\x1d\n" +
 	"\n" +
-	"trial_name\x18\t \x01(\tR\ttrialName\"\x81\x01\n" +
+	"trial_name\x18\t \x01(\tR\ttrialName\x12\x1a\n" +
+	"\bapproval\x18\n" +
+	" \x01(\fR\bapproval\"\x81\x01\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_AUTO\x10\x01\x12\x10\n" +
@@ -10083,7 +10316,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\vMODE_STAGED\x10\x03\x12\f\n" +
 	"\bMODE_TRY\x10\x04\x12\x12\n" +
 	"\x0eMODE_NO_REBOOT\x10\x05\x12\x0f\n" +
-	"\vMODE_REBOOT\x10\x06\"\x82\x03\n" +
+	"\vMODE_REBOOT\x10\x06\"\x84\x04\n" +
 	"\rApplyResponse\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\tR\n" +
@@ -10097,7 +10330,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\taddresses\x18\b \x03(\tR\taddresses\x12@\n" +
 	"\x0etrial_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\rtrialDuration\x12(\n" +
 	"\x10cut_off_warnings\x18\n" +
-	" \x03(\tR\x0ecutOffWarnings\"5\n" +
+	" \x03(\tR\x0ecutOffWarnings\x12D\n" +
+	"\aguarded\x18\v \x03(\v2*.orlop.v1alpha1.ApplyResponse.GuardedEntryR\aguarded\x1a:\n" +
+	"\fGuardedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
 	"\x14ConfirmConfigRequest\x12\x1d\n" +
 	"\n" +
 	"trial_name\x18\x01 \x01(\tR\ttrialName\"3\n" +
@@ -10244,9 +10481,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\x0fReadSBOMRequest\"F\n" +
 	"\x10ReadSBOMResponse\x12\x1c\n" +
 	"\tstatement\x18\x01 \x01(\fR\tstatement\x12\x14\n" +
-	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"'\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"C\n" +
 	"\x0fRollbackRequest\x12\x14\n" +
-	"\x05force\x18\x01 \x01(\bR\x05force\"\"\n" +
+	"\x05force\x18\x01 \x01(\bR\x05force\x12\x1a\n" +
+	"\bapproval\x18\x02 \x01(\fR\bapproval\"\"\n" +
 	"\x10RollbackResponse\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"\x11\n" +
 	"\x0fFinalizeRequest\"6\n" +
@@ -10473,10 +10711,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12*\n" +
 	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
 	"\x06voters\x18\x06 \x03(\tR\x06voters\x12\x16\n" +
-	"\x06quorum\x18\a \x01(\x05R\x06quorum\"\\\n" +
+	"\x06quorum\x18\a \x01(\x05R\x06quorum\"x\n" +
 	"\x13RemoveMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
-	"\x05drain\x18\x02 \x01(\v2\x1b.orlop.v1alpha1.DrainPolicyR\x05drain\"m\n" +
+	"\x05drain\x18\x02 \x01(\v2\x1b.orlop.v1alpha1.DrainPolicyR\x05drain\x12\x1a\n" +
+	"\bapproval\x18\x03 \x01(\fR\bapproval\"m\n" +
 	"\x14RemoveMemberResponse\x12\x18\n" +
 	"\atickets\x18\x01 \x03(\tR\atickets\x12\x1d\n" +
 	"\n" +
@@ -10576,17 +10815,20 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
 	"\tpeer_urls\x18\x03 \x03(\tR\bpeerUrls\x12\x18\n" +
 	"\alearner\x18\x04 \x01(\bR\alearner\x12\x18\n" +
-	"\aproblem\x18\x05 \x01(\tR\aproblem\"1\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"M\n" +
 	"\x17EtcdRemoveMemberRequest\x12\x16\n" +
-	"\x06member\x18\x01 \x01(\tR\x06member\"o\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\x12\x1a\n" +
+	"\bapproval\x18\x02 \x01(\fR\bapproval\"o\n" +
 	"\x18EtcdRemoveMemberResponse\x124\n" +
 	"\aremoved\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.EtcdMemberR\aremoved\x12\x1d\n" +
 	"\n" +
-	"node_error\x18\x02 \x01(\tR\tnodeError\"\x14\n" +
-	"\x12EtcdRecoverRequest\">\n" +
+	"node_error\x18\x02 \x01(\tR\tnodeError\"0\n" +
+	"\x12EtcdRecoverRequest\x12\x1a\n" +
+	"\bapproval\x18\x01 \x01(\fR\bapproval\">\n" +
 	"\x13EtcdRecoverResponse\x12'\n" +
-	"\x0fremoved_members\x18\x01 \x03(\tR\x0eremovedMembers\"\x13\n" +
-	"\x11EtcdRejoinRequest\"\x14\n" +
+	"\x0fremoved_members\x18\x01 \x03(\tR\x0eremovedMembers\"/\n" +
+	"\x11EtcdRejoinRequest\x12\x1a\n" +
+	"\bapproval\x18\x01 \x01(\fR\bapproval\"\x14\n" +
 	"\x12EtcdRejoinResponse\"-\n" +
 	"\x13EtcdSnapshotRequest\x12\x16\n" +
 	"\x06stored\x18\x01 \x01(\tR\x06stored\"~\n" +
@@ -10615,13 +10857,14 @@ const file_orlop_proto_rawDesc = "" +
 	"\x17EtcdTakeSnapshotRequest\"t\n" +
 	"\x18EtcdTakeSnapshotResponse\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".orlop.v1alpha1.EtcdStoredSnapshotR\bsnapshot\x12\x18\n" +
-	"\aproblem\x18\x02 \x01(\tR\aproblem\"\x82\x01\n" +
+	"\aproblem\x18\x02 \x01(\tR\aproblem\"\x9e\x01\n" +
 	"\x12EtcdRestoreRequest\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
 	"\x04undo\x18\x03 \x01(\bR\x04undo\x12\x14\n" +
 	"\x05chunk\x18\x04 \x01(\fR\x05chunk\x12\x16\n" +
-	"\x06stored\x18\x05 \x01(\tR\x06stored\"O\n" +
+	"\x06stored\x18\x05 \x01(\tR\x06stored\x12\x1a\n" +
+	"\bapproval\x18\x06 \x01(\fR\bapproval\"O\n" +
 	"\x13EtcdRestoreResponse\x128\n" +
 	"\brestored\x18\x01 \x01(\v2\x1c.orlop.v1alpha1.EtcdRestoredR\brestored\"\xaa\x01\n" +
 	"\fEtcdRestored\x12*\n" +
@@ -10675,7 +10918,15 @@ const file_orlop_proto_rawDesc = "" +
 	"\x0fROLE_LOG_READER\x10e\x12\x15\n" +
 	"\x11ROLE_IMAGE_IMPORT\x10f\x12\r\n" +
 	"\tROLE_JOIN\x10h\x12\x14\n" +
-	"\x10ROLE_ETCD_BACKUP\x10g*\x98\x01\n" +
+	"\x10ROLE_ETCD_BACKUP\x10g*j\n" +
+	"\x05Guard\x12\x15\n" +
+	"\x11GUARD_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"GUARD_WIPE\x10\x01\x12\x0e\n" +
+	"\n" +
+	"GUARD_ETCD\x10\x02\x12\x11\n" +
+	"\rGUARD_MEMBERS\x10\x03\x12\x17\n" +
+	"\x13GUARD_CONFIGURATION\x10\x04*\x98\x01\n" +
 	"\x06Fanout\x12\x16\n" +
 	"\x12FANOUT_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vFANOUT_NONE\x10\x01\x12\x13\n" +
@@ -10683,7 +10934,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x10FANOUT_STREAMING\x10\x03\x12\x15\n" +
 	"\x11FANOUT_SEQUENTIAL\x10\x04\x12\x11\n" +
 	"\rFANOUT_SINGLE\x10\x05\x12\x10\n" +
-	"\fFANOUT_FLEET\x10\x062\xdd\t\n" +
+	"\fFANOUT_FLEET\x10\x062\xd4\v\n" +
 	"\aMachine\x12[\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\x0f\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x03efg\xa0\xb5\x18\x02\x12G\n" +
@@ -10692,17 +10943,17 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Watch\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1a.orlop.v1alpha1.TopicValue\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x030\x01\x12O\n" +
 	"\x06Events\x12\x1d.orlop.v1alpha1.EventsRequest\x1a\x15.orlop.v1alpha1.Event\"\r\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01e\xa0\xb5\x18\x020\x01\x12e\n" +
-	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x1e\x80\xb5\x18\x14\x9a\xb5\x18\x12\n" +
-	"\x0e[force?forced]\x18\x01\xa0\xb5\x18\x04\x12g\n" +
-	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x1e\x80\xb5\x18\x14\x9a\xb5\x18\x12\n" +
-	"\x0e[force?forced]\x18\x01\xa0\xb5\x18\x04\x12l\n" +
-	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"&\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
-	"\x16{wipe}[force?, forced]\x18\x01\xa0\xb5\x18\x04\x12\x81\x01\n" +
-	"\bWipeDisk\x12\x1f.orlop.v1alpha1.WipeDiskRequest\x1a .orlop.v1alpha1.WipeDiskResponse\"2\x80\xb5\x18\x1e\x9a\xb5\x18&\n" +
-	"$[volume?volume |disk ]{volume}{disk}\xa0\xb5\x18\x04\x12x\n" +
-	"\vCancelDrain\x12\".orlop.v1alpha1.CancelDrainRequest\x1a#.orlop.v1alpha1.CancelDrainResponse\" \x80\xb5\x18\x14\x9a\xb5\x18\x14\n" +
-	"\x12[node?node {node}]\xa0\xb5\x18\x04\x12n\n" +
+	"\x8a\xb5\x18\x01e\xa0\xb5\x18\x020\x01\x12\x87\x01\n" +
+	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"@\x80\xb5\x18\x14\x9a\xb5\x18\x12\n" +
+	"\x0e[force?forced]\x18\x01\xa0\xb5\x18\x04\xaa\xb5\x18\x1e\x12\x1cno data and no trust is lost\x12\x89\x01\n" +
+	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"@\x80\xb5\x18\x14\x9a\xb5\x18\x12\n" +
+	"\x0e[force?forced]\x18\x01\xa0\xb5\x18\x04\xaa\xb5\x18\x1e\x12\x1cno data and no trust is lost\x12\xc7\x01\n" +
+	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x80\x01\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
+	"\x16{wipe}[force?, forced]\x18\x01\xa0\xb5\x18\x04\xaa\xb5\x18V\b\x01\x1aRerases the configuration (STATE), the data (DATA) or both, and reboots the machine\x12\xb8\x01\n" +
+	"\bWipeDisk\x12\x1f.orlop.v1alpha1.WipeDiskRequest\x1a .orlop.v1alpha1.WipeDiskResponse\"i\x80\xb5\x18\x1e\x9a\xb5\x18&\n" +
+	"$[volume?volume |disk ]{volume}{disk}\xa0\xb5\x18\x04\xaa\xb5\x183\b\x01\x1a/erases a disk, or gives up the data of a volume\x12\x95\x01\n" +
+	"\vCancelDrain\x12\".orlop.v1alpha1.CancelDrainRequest\x1a#.orlop.v1alpha1.CancelDrainResponse\"=\x80\xb5\x18\x14\x9a\xb5\x18\x14\n" +
+	"\x12[node?node {node}]\xa0\xb5\x18\x04\xaa\xb5\x18\x19\x12\x17pods return to the node\x12n\n" +
 	"\bReadFile\x12\x1f.orlop.v1alpha1.ReadFileRequest\x1a .orlop.v1alpha1.ReadFileResponse\"\x1d\x80\xb5\x18\n" +
 	"\x9a\xb5\x18\x11\n" +
 	"\vfile {path}\x10\x01\x18\x01\xa0\xb5\x18\x020\x01\x12t\n" +
@@ -10711,39 +10962,39 @@ const file_orlop_proto_rawDesc = "" +
 	"\x10directory {path}\x10\x01\x18\x01\xa0\xb5\x18\x02\x12l\n" +
 	"\x05Relay\x12\x19.orlop.v1alpha1.RelayData\x1a\x19.orlop.v1alpha1.RelayData\")\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x03efg\x9a\xb5\x18\x16\n" +
-	"\x10machine {target}\x10\x01\x18\x01\xa0\xb5\x18\x01(\x010\x012\xb2\x04\n" +
-	"\x06Config\x12\xa7\x01\n" +
-	"\x05Apply\x12\x1c.orlop.v1alpha1.ApplyRequest\x1a\x1d.orlop.v1alpha1.ApplyResponse\"a\x80\xb5\x18\x1e\x9a\xb5\x18U\n" +
-	"S{mode}[patch?, patch][number?, number {number}][no_trial?, no trial][force?, force]\xa0\xb5\x18\x05\x12d\n" +
-	"\aConfirm\x12$.orlop.v1alpha1.ConfirmConfigRequest\x1a%.orlop.v1alpha1.ConfirmConfigResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12T\n" +
+	"\x10machine {target}\x10\x01\x18\x01\xa0\xb5\x18\x01(\x010\x012\xab\x05\n" +
+	"\x06Config\x12\xef\x01\n" +
+	"\x05Apply\x12\x1c.orlop.v1alpha1.ApplyRequest\x1a\x1d.orlop.v1alpha1.ApplyResponse\"\xa8\x01\x80\xb5\x18\x1e\x9a\xb5\x18U\n" +
+	"S{mode}[patch?, patch][number?, number {number}][no_trial?, no trial][force?, force]\xa0\xb5\x18\x05\xaa\xb5\x18C\b\x04\x1a?changes guarded fields of the configuration to the values below\x12\x94\x01\n" +
+	"\aConfirm\x12$.orlop.v1alpha1.ConfirmConfigRequest\x1a%.orlop.v1alpha1.ConfirmConfigResponse\"<\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x04\xaa\xb5\x18,\x12*the call that began the trial was approved\x12T\n" +
 	"\x03Get\x12 .orlop.v1alpha1.GetConfigRequest\x1a!.orlop.v1alpha1.GetConfigResponse\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x02\x12`\n" +
 	"\aHistory\x12$.orlop.v1alpha1.ConfigHistoryRequest\x1a%.orlop.v1alpha1.ConfigHistoryResponse\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x02\x12`\n" +
 	"\aCompare\x12$.orlop.v1alpha1.CompareConfigRequest\x1a%.orlop.v1alpha1.CompareConfigResponse\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x012\xde\x01\n" +
+	"\xa0\xb5\x18\x012\x8c\x02\n" +
 	"\aService\x12[\n" +
 	"\x04List\x12#.orlop.v1alpha1.ListServicesRequest\x1a$.orlop.v1alpha1.ListServicesResponse\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x02\x12v\n" +
-	"\aRestart\x12%.orlop.v1alpha1.RestartServiceRequest\x1a&.orlop.v1alpha1.RestartServiceResponse\"\x1c\x80\xb5\x18\x14\x9a\xb5\x18\x10\n" +
-	"\x0eservice {name}\xa0\xb5\x18\x042\xb3\x01\n" +
+	"\xa0\xb5\x18\x02\x12\xa3\x01\n" +
+	"\aRestart\x12%.orlop.v1alpha1.RestartServiceRequest\x1a&.orlop.v1alpha1.RestartServiceResponse\"I\x80\xb5\x18\x14\x9a\xb5\x18\x10\n" +
+	"\x0eservice {name}\xa0\xb5\x18\x04\xaa\xb5\x18)\x12'the supervisor starts the service again2\xb3\x01\n" +
 	"\x03Log\x12V\n" +
 	"\aService\x12!.orlop.v1alpha1.ServiceLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\r\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01e\xa0\xb5\x18\x020\x01\x12T\n" +
 	"\x06Kernel\x12 .orlop.v1alpha1.KernelLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\r\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01e\xa0\xb5\x18\x020\x012\x88\x03\n" +
-	"\x05Image\x12f\n" +
-	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\x11\x80\xb5\x18\x14\x8a\xb5\x18\x01f\x9a\xb5\x18\x00\xa0\xb5\x18\x04(\x01\x12\\\n" +
+	"\x8a\xb5\x18\x01e\xa0\xb5\x18\x020\x012\xc0\x03\n" +
+	"\x05Image\x12\x9d\x01\n" +
+	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"H\x80\xb5\x18\x14\x8a\xb5\x18\x01f\x9a\xb5\x18\x00\xa0\xb5\x18\x04\xaa\xb5\x183\x121an imported image can be pulled or imported again(\x01\x12\\\n" +
 	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\r\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01f\xa0\xb5\x18\x02\x12^\n" +
 	"\aResolve\x12#.orlop.v1alpha1.ResolveImageRequest\x1a$.orlop.v1alpha1.ResolveImageResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12Y\n" +
-	"\bReadBlob\x12\x1f.orlop.v1alpha1.ReadBlobRequest\x1a .orlop.v1alpha1.ReadBlobResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x010\x012\x98\b\n" +
-	"\aUpgrade\x12d\n" +
-	"\vBeginUpload\x12\".orlop.v1alpha1.BeginUploadRequest\x1a#.orlop.v1alpha1.BeginUploadResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12m\n" +
-	"\x06Upload\x12#.orlop.v1alpha1.UploadBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"\x1c\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
-	"\x0e[force?forced]\xa0\xb5\x18\x04(\x01\x12\x8e\x01\n" +
-	"\x05Fetch\x12\".orlop.v1alpha1.FetchBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"A\x80\xb5\x18\x1e\x9a\xb5\x185\n" +
-	"3[reference?{reference}|peer {peer}][force?, forced]\xa0\xb5\x18\x04\x12W\n" +
+	"\bReadBlob\x12\x1f.orlop.v1alpha1.ReadBlobRequest\x1a .orlop.v1alpha1.ReadBlobResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x010\x012\xf1\t\n" +
+	"\aUpgrade\x12\x88\x01\n" +
+	"\vBeginUpload\x12\".orlop.v1alpha1.BeginUploadRequest\x1a#.orlop.v1alpha1.BeginUploadResponse\"0\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x04\xaa\xb5\x18 \x12\x1erelease keys sign each version\x12\x91\x01\n" +
+	"\x06Upload\x12#.orlop.v1alpha1.UploadBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"@\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
+	"\x0e[force?forced]\xa0\xb5\x18\x04\xaa\xb5\x18 \x12\x1erelease keys sign each version(\x01\x12\xb2\x01\n" +
+	"\x05Fetch\x12\".orlop.v1alpha1.FetchBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"e\x80\xb5\x18\x1e\x9a\xb5\x185\n" +
+	"3[reference?{reference}|peer {peer}][force?, forced]\xa0\xb5\x18\x04\xaa\xb5\x18 \x12\x1erelease keys sign each version\x12W\n" +
 	"\x06Status\x12$.orlop.v1alpha1.UpgradeStatusRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x02\x12W\n" +
 	"\x05Watch\x12#.orlop.v1alpha1.WatchUpgradeRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\b\x80\xb5\x18\n" +
@@ -10751,52 +11002,52 @@ const file_orlop_proto_rawDesc = "" +
 	"\x0eDescribeBundle\x12%.orlop.v1alpha1.DescribeBundleRequest\x1a&.orlop.v1alpha1.DescribeBundleResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12e\n" +
 	"\bDownload\x12%.orlop.v1alpha1.DownloadBundleRequest\x1a&.orlop.v1alpha1.DownloadBundleResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x010\x01\x12Y\n" +
 	"\bReadSBOM\x12\x1f.orlop.v1alpha1.ReadSBOMRequest\x1a .orlop.v1alpha1.ReadSBOMResponse\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x010\x01\x12k\n" +
-	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x1c\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
-	"\x0e[force?forced]\xa0\xb5\x18\x04\x12[\n" +
-	"\bFinalize\x12\x1f.orlop.v1alpha1.FinalizeRequest\x1a .orlop.v1alpha1.FinalizeResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x012X\n" +
+	"\xa0\xb5\x18\x010\x01\x12\xb3\x01\n" +
+	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"d\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
+	"\x0e[force?forced]\xa0\xb5\x18\x04\xaa\xb5\x18D\b\x04\x1a@reboots into the previous version, with an earlier configuration\x12}\n" +
+	"\bFinalize\x12\x1f.orlop.v1alpha1.FinalizeRequest\x1a .orlop.v1alpha1.FinalizeResponse\".\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x18\x1e\x12\x1cno data and no trust is lost2X\n" +
 	"\x05Audit\x12O\n" +
 	"\x04Read\x12 .orlop.v1alpha1.ReadAuditRequest\x1a\x19.orlop.v1alpha1.AuditLine\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x020\x012\xc1\x04\n" +
-	"\x05Trust\x12l\n" +
-	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"&\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
-	"\x18name {name}, role {role}\xa0\xb5\x18\x01\x12Y\n" +
-	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x13\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x03efg\x9a\xb5\x18\x00\xa0\xb5\x18\x01\x12o\n" +
+	"\xa0\xb5\x18\x020\x012\xdb\x05\n" +
+	"\x05Trust\x12\x88\x01\n" +
+	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"B\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
+	"\x18name {name}, role {role}\xa0\xb5\x18\x01\xaa\xb5\x18\x18\x12\x16a revocation undoes it\x12~\n" +
+	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"8\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x03efg\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x18!\x12\x1fthe caller gets no other rights\x12o\n" +
 	"\x10ListCertificates\x12'.orlop.v1alpha1.ListCertificatesRequest\x1a(.orlop.v1alpha1.ListCertificatesResponse\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x02\x12\x92\x01\n" +
-	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"I\x80\xb5\x18\x1e\x9a\xb5\x18=\n" +
-	"9[restore?restore ][name?name {name}|certificate {serial}]\x18\x01\xa0\xb5\x18\x06\x12i\n" +
-	"\x0eGetRevocations\x12%.orlop.v1alpha1.GetRevocationsRequest\x1a&.orlop.v1alpha1.GetRevocationsResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x012\xae\x0e\n" +
+	"\xa0\xb5\x18\x02\x12\xea\x01\n" +
+	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\xa0\x01\x80\xb5\x18\x1e\x9a\xb5\x18=\n" +
+	"9[restore?restore ][name?name {name}|certificate {serial}]\x18\x01\xa0\xb5\x18\x06\xaa\xb5\x18S\x12Qa single operator must be able to stop a thief; another certificate can be issued\x12i\n" +
+	"\x0eGetRevocations\x12%.orlop.v1alpha1.GetRevocationsRequest\x1a&.orlop.v1alpha1.GetRevocationsResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x012\xad\x12\n" +
 	"\aCluster\x12S\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x030\x01\x12f\n" +
 	"\rClusterHealth\x12$.orlop.v1alpha1.ClusterHealthRequest\x1a%.orlop.v1alpha1.ClusterHealthResponse\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x01\x12f\n" +
-	"\rReportMachine\x12$.orlop.v1alpha1.ReportMachineRequest\x1a%.orlop.v1alpha1.ReportMachineResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12r\n" +
+	"\rReportMachine\x12$.orlop.v1alpha1.ReportMachineRequest\x1a%.orlop.v1alpha1.ReportMachineResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12\x8e\x01\n" +
 	"\n" +
-	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x1d\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
-	"\x0f[ttl?for {ttl}]\xa0\xb5\x18\x01\x12w\n" +
-	"\fCreateTicket\x12#.orlop.v1alpha1.CreateTicketRequest\x1a$.orlop.v1alpha1.CreateTicketResponse\"\x1c\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
-	"\x0emachine {name}\xa0\xb5\x18\x01\x12T\n" +
-	"\x04Join\x12\x1b.orlop.v1alpha1.JoinRequest\x1a\x1c.orlop.v1alpha1.JoinResponse\"\x11\x80\xb5\x18\x05\x8a\xb5\x18\x01h\x9a\xb5\x18\x00\xa0\xb5\x18\x01\x12`\n" +
+	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"9\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
+	"\x0f[ttl?for {ttl}]\xa0\xb5\x18\x01\xaa\xb5\x18\x18\x12\x16a revocation undoes it\x12\x90\x01\n" +
+	"\fCreateTicket\x12#.orlop.v1alpha1.CreateTicketRequest\x1a$.orlop.v1alpha1.CreateTicketResponse\"5\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
+	"\x0emachine {name}\xa0\xb5\x18\x01\xaa\xb5\x18\x15\x12\x13a removal undoes it\x12\x8a\x01\n" +
+	"\x04Join\x12\x1b.orlop.v1alpha1.JoinRequest\x1a\x1c.orlop.v1alpha1.JoinResponse\"G\x80\xb5\x18\x05\x8a\xb5\x18\x01h\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x182\x120a ticket or an operator has admitted the machine\x12`\n" +
 	"\vListMembers\x12\".orlop.v1alpha1.ListMembersRequest\x1a#.orlop.v1alpha1.ListMembersResponse\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x02\x12w\n" +
-	"\fRemoveMember\x12#.orlop.v1alpha1.RemoveMemberRequest\x1a$.orlop.v1alpha1.RemoveMemberResponse\"\x1c\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
-	"\x0emachine {name}\xa0\xb5\x18\x01\x12`\n" +
+	"\xa0\xb5\x18\x02\x12\xbe\x01\n" +
+	"\fRemoveMember\x12#.orlop.v1alpha1.RemoveMemberRequest\x1a$.orlop.v1alpha1.RemoveMemberResponse\"c\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
+	"\x0emachine {name}\xa0\xb5\x18\x01\xaa\xb5\x18C\b\x03\x1a?removes a machine from the cluster and revokes its certificates\x12`\n" +
 	"\vListPending\x12\".orlop.v1alpha1.ListPendingRequest\x1a#.orlop.v1alpha1.ListPendingResponse\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x01\x12{\n" +
-	"\aApprove\x12\x1e.orlop.v1alpha1.ApproveRequest\x1a\x1f.orlop.v1alpha1.ApproveResponse\"/\x80\xb5\x18\x1e\x9a\xb5\x18#\n" +
-	"!machine {name}, key {fingerprint}\xa0\xb5\x18\x01\x12r\n" +
-	"\x04Deny\x12\x1b.orlop.v1alpha1.DenyRequest\x1a\x1c.orlop.v1alpha1.DenyResponse\"/\x80\xb5\x18\x1e\x9a\xb5\x18#\n" +
-	"!machine {name}, key {fingerprint}\xa0\xb5\x18\x01\x12f\n" +
-	"\rGetMembership\x12$.orlop.v1alpha1.GetMembershipRequest\x1a%.orlop.v1alpha1.GetMembershipResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12\x81\x01\n" +
-	"\x13ReplicateMembership\x12*.orlop.v1alpha1.ReplicateMembershipRequest\x1a+.orlop.v1alpha1.ReplicateMembershipResponse\"\x11\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x9a\xb5\x18\x00\xa0\xb5\x18\x01\x12T\n" +
-	"\x04Vote\x12\x1b.orlop.v1alpha1.VoteRequest\x1a\x1c.orlop.v1alpha1.VoteResponse\"\x11\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x9a\xb5\x18\x00\xa0\xb5\x18\x01\x12i\n" +
-	"\aSuspend\x12\x1e.orlop.v1alpha1.SuspendRequest\x1a\x1f.orlop.v1alpha1.SuspendResponse\"\x1d\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
-	"\r{kind} {name}\x18\x01\xa0\xb5\x18\x01\x12x\n" +
-	"\x06Resume\x12\x1d.orlop.v1alpha1.ResumeRequest\x1a\x1e.orlop.v1alpha1.ResumeResponse\"/\x80\xb5\x18\x1e\x9a\xb5\x18#\n" +
-	"\x1f{kind} {name}[discard?, forget]\x18\x01\xa0\xb5\x18\x01\x12f\n" +
+	"\xa0\xb5\x18\x01\x12\x94\x01\n" +
+	"\aApprove\x12\x1e.orlop.v1alpha1.ApproveRequest\x1a\x1f.orlop.v1alpha1.ApproveResponse\"H\x80\xb5\x18\x1e\x9a\xb5\x18#\n" +
+	"!machine {name}, key {fingerprint}\xa0\xb5\x18\x01\xaa\xb5\x18\x15\x12\x13a removal undoes it\x12\xad\x01\n" +
+	"\x04Deny\x12\x1b.orlop.v1alpha1.DenyRequest\x1a\x1c.orlop.v1alpha1.DenyResponse\"j\x80\xb5\x18\x1e\x9a\xb5\x18#\n" +
+	"!machine {name}, key {fingerprint}\xa0\xb5\x18\x01\xaa\xb5\x187\x125the machine can send another request with another key\x12f\n" +
+	"\rGetMembership\x12$.orlop.v1alpha1.GetMembershipRequest\x1a%.orlop.v1alpha1.GetMembershipResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12\xbc\x01\n" +
+	"\x13ReplicateMembership\x12*.orlop.v1alpha1.ReplicateMembershipRequest\x1a+.orlop.v1alpha1.ReplicateMembershipResponse\"L\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x187\x125only control-plane machines are authorized to call it\x12\x8f\x01\n" +
+	"\x04Vote\x12\x1b.orlop.v1alpha1.VoteRequest\x1a\x1c.orlop.v1alpha1.VoteResponse\"L\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x187\x125only control-plane machines are authorized to call it\x12\x96\x01\n" +
+	"\aSuspend\x12\x1e.orlop.v1alpha1.SuspendRequest\x1a\x1f.orlop.v1alpha1.SuspendResponse\"J\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
+	"\r{kind} {name}\x18\x01\xa0\xb5\x18\x01\xaa\xb5\x18)\x12'the machine stores a copy of the object\x12\xc5\x01\n" +
+	"\x06Resume\x12\x1d.orlop.v1alpha1.ResumeRequest\x1a\x1e.orlop.v1alpha1.ResumeResponse\"|\x80\xb5\x18\x1e\x9a\xb5\x18#\n" +
+	"\x1f{kind} {name}[discard?, forget]\x18\x01\xa0\xb5\x18\x01\xaa\xb5\x18I\x12Git deletes at most the copy of an object that an operator has suspended\x12f\n" +
 	"\rListSuspended\x12$.orlop.v1alpha1.ListSuspendedRequest\x1a%.orlop.v1alpha1.ListSuspendedResponse\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x022\xcc\x01\n" +
 	"\vAttestation\x12j\n" +
@@ -10808,31 +11059,31 @@ const file_orlop_proto_rawDesc = "" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x1b\x80\xb5\x18\x1e\x9a\xb5\x18\x0f\n" +
 	"\vlink {link}\x10\x01\xa0\xb5\x18\x010\x01\x12\x80\x01\n" +
 	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"4\x80\xb5\x18\x14\x9a\xb5\x18(\n" +
-	"$process {process}, [kind?{kind}|cpu]\x10\x01\xa0\xb5\x18\x012\x80\n" +
-	"\n" +
-	"\x04Etcd\x12\x86\x01\n" +
-	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"-\x80\xb5\x18\x1e\x8a\xb5\x18\x01g\x9a\xb5\x18\x1c\n" +
-	"\x1a[stored?snapshot {stored}]\xa0\xb5\x18\x010\x01\x12s\n" +
+	"$process {process}, [kind?{kind}|cpu]\x10\x01\xa0\xb5\x18\x012\x83\x0e\n" +
+	"\x04Etcd\x12\x9e\x01\n" +
+	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"E\x80\xb5\x18\x1e\x8a\xb5\x18\x01g\x9a\xb5\x18\x1c\n" +
+	"\x1a[stored?snapshot {stored}]\xa0\xb5\x18\x01\xaa\xb5\x18\x14\x12\x12it changes no data0\x01\x12s\n" +
 	"\rListSnapshots\x12(.orlop.v1alpha1.EtcdListSnapshotsRequest\x1a).orlop.v1alpha1.EtcdListSnapshotsResponse\"\r\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01g\xa0\xb5\x18\x01\x12o\n" +
-	"\fTakeSnapshot\x12'.orlop.v1alpha1.EtcdTakeSnapshotRequest\x1a(.orlop.v1alpha1.EtcdTakeSnapshotResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01\x12\x99\x01\n" +
-	"\aRestore\x12\".orlop.v1alpha1.EtcdRestoreRequest\x1a#.orlop.v1alpha1.EtcdRestoreResponse\"C\x80\xb5\x18\x1e\x9a\xb5\x187\n" +
-	"5[undo?undo|stored?snapshot {stored}|SHA-256 {sha256}]\xa0\xb5\x18\x01(\x01\x12^\n" +
+	"\x8a\xb5\x18\x01g\xa0\xb5\x18\x01\x12\xbc\x01\n" +
+	"\fTakeSnapshot\x12'.orlop.v1alpha1.EtcdTakeSnapshotRequest\x1a(.orlop.v1alpha1.EtcdTakeSnapshotResponse\"Y\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x18I\x12Git deletes at most a copy of data, which the target of uploads has, too\x12\xea\x01\n" +
+	"\aRestore\x12\".orlop.v1alpha1.EtcdRestoreRequest\x1a#.orlop.v1alpha1.EtcdRestoreResponse\"\x93\x01\x80\xb5\x18\x1e\x9a\xb5\x187\n" +
+	"5[undo?undo|stored?snapshot {stored}|SHA-256 {sha256}]\xa0\xb5\x18\x01\xaa\xb5\x18L\b\x02\x1aHreplaces the etcd data of the cluster by a snapshot, or undoes a restore(\x01\x12^\n" +
 	"\x06Status\x12!.orlop.v1alpha1.EtcdStatusRequest\x1a\".orlop.v1alpha1.EtcdStatusResponse\"\r\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01g\xa0\xb5\x18\x02\x12i\n" +
+	"\x8a\xb5\x18\x01g\xa0\xb5\x18\x02\x12~\n" +
 	"\n" +
-	"Defragment\x12%.orlop.v1alpha1.EtcdDefragmentRequest\x1a&.orlop.v1alpha1.EtcdDefragmentResponse\"\f\x80\xb5\x18\x14\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12]\n" +
-	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\f\x80\xb5\x18\x14\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12\x7f\n" +
-	"\tReencrypt\x12$.orlop.v1alpha1.EtcdReencryptRequest\x1a%.orlop.v1alpha1.EtcdReencryptResponse\"%\x80\xb5\x18\x14\x9a\xb5\x18\x19\n" +
-	"\x17[count_only?count only]\xa0\xb5\x18\x01\x12\x80\x01\n" +
-	"\fRemoveMember\x12'.orlop.v1alpha1.EtcdRemoveMemberRequest\x1a(.orlop.v1alpha1.EtcdRemoveMemberResponse\"\x1d\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
-	"\x0fmember {member}\xa0\xb5\x18\x01\x12`\n" +
-	"\aRecover\x12\".orlop.v1alpha1.EtcdRecoverRequest\x1a#.orlop.v1alpha1.EtcdRecoverResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01\x12]\n" +
-	"\x06Rejoin\x12!.orlop.v1alpha1.EtcdRejoinRequest\x1a\".orlop.v1alpha1.EtcdRejoinResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01:J\n" +
+	"Defragment\x12%.orlop.v1alpha1.EtcdDefragmentRequest\x1a&.orlop.v1alpha1.EtcdDefragmentResponse\"!\x80\xb5\x18\x14\x9a\xb5\x18\x00\xa0\xb5\x18\x04\xaa\xb5\x18\x11\x12\x0fno data is lost\x12r\n" +
+	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"!\x80\xb5\x18\x14\x9a\xb5\x18\x00\xa0\xb5\x18\x04\xaa\xb5\x18\x11\x12\x0fno data is lost\x12\xca\x01\n" +
+	"\tReencrypt\x12$.orlop.v1alpha1.EtcdReencryptRequest\x1a%.orlop.v1alpha1.EtcdReencryptResponse\"p\x80\xb5\x18\x14\x9a\xb5\x18\x19\n" +
+	"\x17[count_only?count only]\xa0\xb5\x18\x01\xaa\xb5\x18G\x12Ethe present key, which two operators have approved, decrypts all data\x12\xaf\x01\n" +
+	"\fRemoveMember\x12'.orlop.v1alpha1.EtcdRemoveMemberRequest\x1a(.orlop.v1alpha1.EtcdRemoveMemberResponse\"L\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
+	"\x0fmember {member}\xa0\xb5\x18\x01\xaa\xb5\x18+\b\x02\x1a'removes an etcd member from the cluster\x12\xb6\x01\n" +
+	"\aRecover\x12\".orlop.v1alpha1.EtcdRecoverRequest\x1a#.orlop.v1alpha1.EtcdRecoverResponse\"b\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x18R\b\x02\x1aNmakes the machine the only etcd member; later writes of other members are lost\x12\xac\x01\n" +
+	"\x06Rejoin\x12!.orlop.v1alpha1.EtcdRejoinRequest\x1a\".orlop.v1alpha1.EtcdRejoinResponse\"[\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01\xaa\xb5\x18K\b\x02\x1aGdrops the etcd data of the machine and gets them from the other members:J\n" +
 	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04role:N\n" +
 	"\x06narrow\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x03(\x0e2\x14.orlop.v1alpha1.RoleR\x06narrow:Q\n" +
 	"\x05audit\x12\x1e.google.protobuf.MethodOptions\x18ӆ\x03 \x01(\v2\x19.orlop.v1alpha1.AuditRuleR\x05audit:P\n" +
-	"\x06fanout\x12\x1e.google.protobuf.MethodOptions\x18Ԇ\x03 \x01(\x0e2\x16.orlop.v1alpha1.FanoutR\x06fanoutB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
+	"\x06fanout\x12\x1e.google.protobuf.MethodOptions\x18Ԇ\x03 \x01(\x0e2\x16.orlop.v1alpha1.FanoutR\x06fanout:c\n" +
+	"\rapproval_rule\x12\x1e.google.protobuf.MethodOptions\x18Ն\x03 \x01(\v2\x1c.orlop.v1alpha1.ApprovalRuleR\fapprovalRuleB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
 	file_orlop_proto_rawDescOnce sync.Once
@@ -10846,446 +11097,453 @@ func file_orlop_proto_rawDescGZIP() []byte {
 	return file_orlop_proto_rawDescData
 }
 
-var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 167)
+var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 169)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                           // 0: orlop.v1alpha1.Role
-	(Fanout)(0),                         // 1: orlop.v1alpha1.Fanout
-	(ResetRequest_Wipe)(0),              // 2: orlop.v1alpha1.ResetRequest.Wipe
-	(ApplyRequest_Mode)(0),              // 3: orlop.v1alpha1.ApplyRequest.Mode
-	(*AuditRule)(nil),                   // 4: orlop.v1alpha1.AuditRule
-	(*VersionRequest)(nil),              // 5: orlop.v1alpha1.VersionRequest
-	(*VersionResponse)(nil),             // 6: orlop.v1alpha1.VersionResponse
-	(*GetRequest)(nil),                  // 7: orlop.v1alpha1.GetRequest
-	(*TopicValue)(nil),                  // 8: orlop.v1alpha1.TopicValue
-	(*EventsRequest)(nil),               // 9: orlop.v1alpha1.EventsRequest
-	(*Event)(nil),                       // 10: orlop.v1alpha1.Event
-	(*PowerRequest)(nil),                // 11: orlop.v1alpha1.PowerRequest
-	(*PowerResponse)(nil),               // 12: orlop.v1alpha1.PowerResponse
-	(*DrainPolicy)(nil),                 // 13: orlop.v1alpha1.DrainPolicy
-	(*CancelDrainRequest)(nil),          // 14: orlop.v1alpha1.CancelDrainRequest
-	(*CancelDrainResponse)(nil),         // 15: orlop.v1alpha1.CancelDrainResponse
-	(*ResetRequest)(nil),                // 16: orlop.v1alpha1.ResetRequest
-	(*WipeDiskRequest)(nil),             // 17: orlop.v1alpha1.WipeDiskRequest
-	(*WipeDiskResponse)(nil),            // 18: orlop.v1alpha1.WipeDiskResponse
-	(*ReadFileRequest)(nil),             // 19: orlop.v1alpha1.ReadFileRequest
-	(*ReadFileResponse)(nil),            // 20: orlop.v1alpha1.ReadFileResponse
-	(*ListFilesRequest)(nil),            // 21: orlop.v1alpha1.ListFilesRequest
-	(*ListFilesResponse)(nil),           // 22: orlop.v1alpha1.ListFilesResponse
-	(*FileEntry)(nil),                   // 23: orlop.v1alpha1.FileEntry
-	(*RelayData)(nil),                   // 24: orlop.v1alpha1.RelayData
-	(*ApplyRequest)(nil),                // 25: orlop.v1alpha1.ApplyRequest
-	(*ApplyResponse)(nil),               // 26: orlop.v1alpha1.ApplyResponse
-	(*ConfirmConfigRequest)(nil),        // 27: orlop.v1alpha1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),       // 28: orlop.v1alpha1.ConfirmConfigResponse
-	(*GetConfigRequest)(nil),            // 29: orlop.v1alpha1.GetConfigRequest
-	(*GetConfigResponse)(nil),           // 30: orlop.v1alpha1.GetConfigResponse
-	(*ConfigHistoryRequest)(nil),        // 31: orlop.v1alpha1.ConfigHistoryRequest
-	(*ConfigHistoryResponse)(nil),       // 32: orlop.v1alpha1.ConfigHistoryResponse
-	(*ConfigEntry)(nil),                 // 33: orlop.v1alpha1.ConfigEntry
-	(*CompareConfigRequest)(nil),        // 34: orlop.v1alpha1.CompareConfigRequest
-	(*CompareConfigResponse)(nil),       // 35: orlop.v1alpha1.CompareConfigResponse
-	(*Problem)(nil),                     // 36: orlop.v1alpha1.Problem
-	(*ListServicesRequest)(nil),         // 37: orlop.v1alpha1.ListServicesRequest
-	(*ListServicesResponse)(nil),        // 38: orlop.v1alpha1.ListServicesResponse
-	(*ServiceStatus)(nil),               // 39: orlop.v1alpha1.ServiceStatus
-	(*Component)(nil),                   // 40: orlop.v1alpha1.Component
-	(*RestartServiceRequest)(nil),       // 41: orlop.v1alpha1.RestartServiceRequest
-	(*RestartServiceResponse)(nil),      // 42: orlop.v1alpha1.RestartServiceResponse
-	(*ServiceLogRequest)(nil),           // 43: orlop.v1alpha1.ServiceLogRequest
-	(*KernelLogRequest)(nil),            // 44: orlop.v1alpha1.KernelLogRequest
-	(*LogLine)(nil),                     // 45: orlop.v1alpha1.LogLine
-	(*ResolveImageRequest)(nil),         // 46: orlop.v1alpha1.ResolveImageRequest
-	(*ResolveImageResponse)(nil),        // 47: orlop.v1alpha1.ResolveImageResponse
-	(*ReadBlobRequest)(nil),             // 48: orlop.v1alpha1.ReadBlobRequest
-	(*ReadBlobResponse)(nil),            // 49: orlop.v1alpha1.ReadBlobResponse
-	(*ImportImageRequest)(nil),          // 50: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),         // 51: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),           // 52: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),          // 53: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),              // 54: orlop.v1alpha1.ContainerImage
-	(*BeginUploadRequest)(nil),          // 55: orlop.v1alpha1.BeginUploadRequest
-	(*BeginUploadResponse)(nil),         // 56: orlop.v1alpha1.BeginUploadResponse
-	(*UploadBundleRequest)(nil),         // 57: orlop.v1alpha1.UploadBundleRequest
-	(*FetchBundleRequest)(nil),          // 58: orlop.v1alpha1.FetchBundleRequest
-	(*DescribeBundleRequest)(nil),       // 59: orlop.v1alpha1.DescribeBundleRequest
-	(*DescribeBundleResponse)(nil),      // 60: orlop.v1alpha1.DescribeBundleResponse
-	(*DownloadBundleRequest)(nil),       // 61: orlop.v1alpha1.DownloadBundleRequest
-	(*DownloadBundleResponse)(nil),      // 62: orlop.v1alpha1.DownloadBundleResponse
-	(*UpgradeStarted)(nil),              // 63: orlop.v1alpha1.UpgradeStarted
-	(*UpgradeStatusRequest)(nil),        // 64: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),         // 65: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),               // 66: orlop.v1alpha1.UpgradeStatus
-	(*ReadSBOMRequest)(nil),             // 67: orlop.v1alpha1.ReadSBOMRequest
-	(*ReadSBOMResponse)(nil),            // 68: orlop.v1alpha1.ReadSBOMResponse
-	(*RollbackRequest)(nil),             // 69: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),            // 70: orlop.v1alpha1.RollbackResponse
-	(*FinalizeRequest)(nil),             // 71: orlop.v1alpha1.FinalizeRequest
-	(*FinalizeResponse)(nil),            // 72: orlop.v1alpha1.FinalizeResponse
-	(*ReadAuditRequest)(nil),            // 73: orlop.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),                   // 74: orlop.v1alpha1.AuditLine
-	(*GetRevocationsRequest)(nil),       // 75: orlop.v1alpha1.GetRevocationsRequest
-	(*GetRevocationsResponse)(nil),      // 76: orlop.v1alpha1.GetRevocationsResponse
-	(*IssueRequest)(nil),                // 77: orlop.v1alpha1.IssueRequest
-	(*RenewRequest)(nil),                // 78: orlop.v1alpha1.RenewRequest
-	(*IssueResponse)(nil),               // 79: orlop.v1alpha1.IssueResponse
-	(*ListCertificatesRequest)(nil),     // 80: orlop.v1alpha1.ListCertificatesRequest
-	(*ListCertificatesResponse)(nil),    // 81: orlop.v1alpha1.ListCertificatesResponse
-	(*IssuedCertificate)(nil),           // 82: orlop.v1alpha1.IssuedCertificate
-	(*Revocation)(nil),                  // 83: orlop.v1alpha1.Revocation
-	(*RevokeRequest)(nil),               // 84: orlop.v1alpha1.RevokeRequest
-	(*RevokeResponse)(nil),              // 85: orlop.v1alpha1.RevokeResponse
-	(*SuspendRequest)(nil),              // 86: orlop.v1alpha1.SuspendRequest
-	(*SuspendResponse)(nil),             // 87: orlop.v1alpha1.SuspendResponse
-	(*ResumeRequest)(nil),               // 88: orlop.v1alpha1.ResumeRequest
-	(*ResumeResponse)(nil),              // 89: orlop.v1alpha1.ResumeResponse
-	(*ListSuspendedRequest)(nil),        // 90: orlop.v1alpha1.ListSuspendedRequest
-	(*ListSuspendedResponse)(nil),       // 91: orlop.v1alpha1.ListSuspendedResponse
-	(*SuspendedObject)(nil),             // 92: orlop.v1alpha1.SuspendedObject
-	(*HealthRequest)(nil),               // 93: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),              // 94: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                 // 95: orlop.v1alpha1.HealthCheck
-	(*ClusterHealthRequest)(nil),        // 96: orlop.v1alpha1.ClusterHealthRequest
-	(*ClusterHealthResponse)(nil),       // 97: orlop.v1alpha1.ClusterHealthResponse
-	(*ClusterMachine)(nil),              // 98: orlop.v1alpha1.ClusterMachine
-	(*ClusterFinding)(nil),              // 99: orlop.v1alpha1.ClusterFinding
-	(*ClusterEtcd)(nil),                 // 100: orlop.v1alpha1.ClusterEtcd
-	(*ReportMachineRequest)(nil),        // 101: orlop.v1alpha1.ReportMachineRequest
-	(*ReportMachineResponse)(nil),       // 102: orlop.v1alpha1.ReportMachineResponse
-	(*MachineCertificate)(nil),          // 103: orlop.v1alpha1.MachineCertificate
-	(*ReportedObject)(nil),              // 104: orlop.v1alpha1.ReportedObject
-	(*KubeconfigRequest)(nil),           // 105: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),          // 106: orlop.v1alpha1.KubeconfigResponse
-	(*CreateTicketRequest)(nil),         // 107: orlop.v1alpha1.CreateTicketRequest
-	(*CreateTicketResponse)(nil),        // 108: orlop.v1alpha1.CreateTicketResponse
-	(*JoinRequest)(nil),                 // 109: orlop.v1alpha1.JoinRequest
-	(*JoinResponse)(nil),                // 110: orlop.v1alpha1.JoinResponse
-	(*ListPendingRequest)(nil),          // 111: orlop.v1alpha1.ListPendingRequest
-	(*ListPendingResponse)(nil),         // 112: orlop.v1alpha1.ListPendingResponse
-	(*PendingMachine)(nil),              // 113: orlop.v1alpha1.PendingMachine
-	(*ApproveRequest)(nil),              // 114: orlop.v1alpha1.ApproveRequest
-	(*ApproveResponse)(nil),             // 115: orlop.v1alpha1.ApproveResponse
-	(*DenyRequest)(nil),                 // 116: orlop.v1alpha1.DenyRequest
-	(*DenyResponse)(nil),                // 117: orlop.v1alpha1.DenyResponse
-	(*ListMembersRequest)(nil),          // 118: orlop.v1alpha1.ListMembersRequest
-	(*ListMembersResponse)(nil),         // 119: orlop.v1alpha1.ListMembersResponse
-	(*Member)(nil),                      // 120: orlop.v1alpha1.Member
-	(*Ticket)(nil),                      // 121: orlop.v1alpha1.Ticket
-	(*RemoveMemberRequest)(nil),         // 122: orlop.v1alpha1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),        // 123: orlop.v1alpha1.RemoveMemberResponse
-	(*GetMembershipRequest)(nil),        // 124: orlop.v1alpha1.GetMembershipRequest
-	(*GetMembershipResponse)(nil),       // 125: orlop.v1alpha1.GetMembershipResponse
-	(*Membership)(nil),                  // 126: orlop.v1alpha1.Membership
-	(*RuleApproval)(nil),                // 127: orlop.v1alpha1.RuleApproval
-	(*TicketBinding)(nil),               // 128: orlop.v1alpha1.TicketBinding
-	(*ReplicateMembershipRequest)(nil),  // 129: orlop.v1alpha1.ReplicateMembershipRequest
-	(*ReplicateMembershipResponse)(nil), // 130: orlop.v1alpha1.ReplicateMembershipResponse
-	(*VoteRequest)(nil),                 // 131: orlop.v1alpha1.VoteRequest
-	(*VoteResponse)(nil),                // 132: orlop.v1alpha1.VoteResponse
-	(*GetAttestationKeysRequest)(nil),   // 133: orlop.v1alpha1.GetAttestationKeysRequest
-	(*GetAttestationKeysResponse)(nil),  // 134: orlop.v1alpha1.GetAttestationKeysResponse
-	(*AttestRequest)(nil),               // 135: orlop.v1alpha1.AttestRequest
-	(*AttestResponse)(nil),              // 136: orlop.v1alpha1.AttestResponse
-	(*CaptureRequest)(nil),              // 137: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),             // 138: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                      // 139: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),              // 140: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),             // 141: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                  // 142: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveMemberRequest)(nil),     // 143: orlop.v1alpha1.EtcdRemoveMemberRequest
-	(*EtcdRemoveMemberResponse)(nil),    // 144: orlop.v1alpha1.EtcdRemoveMemberResponse
-	(*EtcdRecoverRequest)(nil),          // 145: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),         // 146: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),           // 147: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),          // 148: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),         // 149: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),        // 150: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshotInfo)(nil),            // 151: orlop.v1alpha1.EtcdSnapshotInfo
-	(*EtcdListSnapshotsRequest)(nil),    // 152: orlop.v1alpha1.EtcdListSnapshotsRequest
-	(*EtcdListSnapshotsResponse)(nil),   // 153: orlop.v1alpha1.EtcdListSnapshotsResponse
-	(*EtcdStoredSnapshot)(nil),          // 154: orlop.v1alpha1.EtcdStoredSnapshot
-	(*EtcdTakeSnapshotRequest)(nil),     // 155: orlop.v1alpha1.EtcdTakeSnapshotRequest
-	(*EtcdTakeSnapshotResponse)(nil),    // 156: orlop.v1alpha1.EtcdTakeSnapshotResponse
-	(*EtcdRestoreRequest)(nil),          // 157: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),         // 158: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),                // 159: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),           // 160: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),          // 161: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),       // 162: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),      // 163: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdReencryptRequest)(nil),        // 164: orlop.v1alpha1.EtcdReencryptRequest
-	(*EtcdReencryptResponse)(nil),       // 165: orlop.v1alpha1.EtcdReencryptResponse
-	(*EtcdDisarmRequest)(nil),           // 166: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),          // 167: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                 // 168: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	nil,                                 // 169: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	nil,                                 // 170: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	(*timestamppb.Timestamp)(nil),       // 171: google.protobuf.Timestamp
-	(*structpb.Value)(nil),              // 172: google.protobuf.Value
-	(*durationpb.Duration)(nil),         // 173: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil),  // 174: google.protobuf.MethodOptions
+	(Guard)(0),                          // 1: orlop.v1alpha1.Guard
+	(Fanout)(0),                         // 2: orlop.v1alpha1.Fanout
+	(ResetRequest_Wipe)(0),              // 3: orlop.v1alpha1.ResetRequest.Wipe
+	(ApplyRequest_Mode)(0),              // 4: orlop.v1alpha1.ApplyRequest.Mode
+	(*AuditRule)(nil),                   // 5: orlop.v1alpha1.AuditRule
+	(*ApprovalRule)(nil),                // 6: orlop.v1alpha1.ApprovalRule
+	(*VersionRequest)(nil),              // 7: orlop.v1alpha1.VersionRequest
+	(*VersionResponse)(nil),             // 8: orlop.v1alpha1.VersionResponse
+	(*GetRequest)(nil),                  // 9: orlop.v1alpha1.GetRequest
+	(*TopicValue)(nil),                  // 10: orlop.v1alpha1.TopicValue
+	(*EventsRequest)(nil),               // 11: orlop.v1alpha1.EventsRequest
+	(*Event)(nil),                       // 12: orlop.v1alpha1.Event
+	(*PowerRequest)(nil),                // 13: orlop.v1alpha1.PowerRequest
+	(*PowerResponse)(nil),               // 14: orlop.v1alpha1.PowerResponse
+	(*DrainPolicy)(nil),                 // 15: orlop.v1alpha1.DrainPolicy
+	(*CancelDrainRequest)(nil),          // 16: orlop.v1alpha1.CancelDrainRequest
+	(*CancelDrainResponse)(nil),         // 17: orlop.v1alpha1.CancelDrainResponse
+	(*ResetRequest)(nil),                // 18: orlop.v1alpha1.ResetRequest
+	(*WipeDiskRequest)(nil),             // 19: orlop.v1alpha1.WipeDiskRequest
+	(*WipeDiskResponse)(nil),            // 20: orlop.v1alpha1.WipeDiskResponse
+	(*ReadFileRequest)(nil),             // 21: orlop.v1alpha1.ReadFileRequest
+	(*ReadFileResponse)(nil),            // 22: orlop.v1alpha1.ReadFileResponse
+	(*ListFilesRequest)(nil),            // 23: orlop.v1alpha1.ListFilesRequest
+	(*ListFilesResponse)(nil),           // 24: orlop.v1alpha1.ListFilesResponse
+	(*FileEntry)(nil),                   // 25: orlop.v1alpha1.FileEntry
+	(*RelayData)(nil),                   // 26: orlop.v1alpha1.RelayData
+	(*ApplyRequest)(nil),                // 27: orlop.v1alpha1.ApplyRequest
+	(*ApplyResponse)(nil),               // 28: orlop.v1alpha1.ApplyResponse
+	(*ConfirmConfigRequest)(nil),        // 29: orlop.v1alpha1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),       // 30: orlop.v1alpha1.ConfirmConfigResponse
+	(*GetConfigRequest)(nil),            // 31: orlop.v1alpha1.GetConfigRequest
+	(*GetConfigResponse)(nil),           // 32: orlop.v1alpha1.GetConfigResponse
+	(*ConfigHistoryRequest)(nil),        // 33: orlop.v1alpha1.ConfigHistoryRequest
+	(*ConfigHistoryResponse)(nil),       // 34: orlop.v1alpha1.ConfigHistoryResponse
+	(*ConfigEntry)(nil),                 // 35: orlop.v1alpha1.ConfigEntry
+	(*CompareConfigRequest)(nil),        // 36: orlop.v1alpha1.CompareConfigRequest
+	(*CompareConfigResponse)(nil),       // 37: orlop.v1alpha1.CompareConfigResponse
+	(*Problem)(nil),                     // 38: orlop.v1alpha1.Problem
+	(*ListServicesRequest)(nil),         // 39: orlop.v1alpha1.ListServicesRequest
+	(*ListServicesResponse)(nil),        // 40: orlop.v1alpha1.ListServicesResponse
+	(*ServiceStatus)(nil),               // 41: orlop.v1alpha1.ServiceStatus
+	(*Component)(nil),                   // 42: orlop.v1alpha1.Component
+	(*RestartServiceRequest)(nil),       // 43: orlop.v1alpha1.RestartServiceRequest
+	(*RestartServiceResponse)(nil),      // 44: orlop.v1alpha1.RestartServiceResponse
+	(*ServiceLogRequest)(nil),           // 45: orlop.v1alpha1.ServiceLogRequest
+	(*KernelLogRequest)(nil),            // 46: orlop.v1alpha1.KernelLogRequest
+	(*LogLine)(nil),                     // 47: orlop.v1alpha1.LogLine
+	(*ResolveImageRequest)(nil),         // 48: orlop.v1alpha1.ResolveImageRequest
+	(*ResolveImageResponse)(nil),        // 49: orlop.v1alpha1.ResolveImageResponse
+	(*ReadBlobRequest)(nil),             // 50: orlop.v1alpha1.ReadBlobRequest
+	(*ReadBlobResponse)(nil),            // 51: orlop.v1alpha1.ReadBlobResponse
+	(*ImportImageRequest)(nil),          // 52: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),         // 53: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),           // 54: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),          // 55: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),              // 56: orlop.v1alpha1.ContainerImage
+	(*BeginUploadRequest)(nil),          // 57: orlop.v1alpha1.BeginUploadRequest
+	(*BeginUploadResponse)(nil),         // 58: orlop.v1alpha1.BeginUploadResponse
+	(*UploadBundleRequest)(nil),         // 59: orlop.v1alpha1.UploadBundleRequest
+	(*FetchBundleRequest)(nil),          // 60: orlop.v1alpha1.FetchBundleRequest
+	(*DescribeBundleRequest)(nil),       // 61: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),      // 62: orlop.v1alpha1.DescribeBundleResponse
+	(*DownloadBundleRequest)(nil),       // 63: orlop.v1alpha1.DownloadBundleRequest
+	(*DownloadBundleResponse)(nil),      // 64: orlop.v1alpha1.DownloadBundleResponse
+	(*UpgradeStarted)(nil),              // 65: orlop.v1alpha1.UpgradeStarted
+	(*UpgradeStatusRequest)(nil),        // 66: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),         // 67: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),               // 68: orlop.v1alpha1.UpgradeStatus
+	(*ReadSBOMRequest)(nil),             // 69: orlop.v1alpha1.ReadSBOMRequest
+	(*ReadSBOMResponse)(nil),            // 70: orlop.v1alpha1.ReadSBOMResponse
+	(*RollbackRequest)(nil),             // 71: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),            // 72: orlop.v1alpha1.RollbackResponse
+	(*FinalizeRequest)(nil),             // 73: orlop.v1alpha1.FinalizeRequest
+	(*FinalizeResponse)(nil),            // 74: orlop.v1alpha1.FinalizeResponse
+	(*ReadAuditRequest)(nil),            // 75: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                   // 76: orlop.v1alpha1.AuditLine
+	(*GetRevocationsRequest)(nil),       // 77: orlop.v1alpha1.GetRevocationsRequest
+	(*GetRevocationsResponse)(nil),      // 78: orlop.v1alpha1.GetRevocationsResponse
+	(*IssueRequest)(nil),                // 79: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),                // 80: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),               // 81: orlop.v1alpha1.IssueResponse
+	(*ListCertificatesRequest)(nil),     // 82: orlop.v1alpha1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil),    // 83: orlop.v1alpha1.ListCertificatesResponse
+	(*IssuedCertificate)(nil),           // 84: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                  // 85: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),               // 86: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),              // 87: orlop.v1alpha1.RevokeResponse
+	(*SuspendRequest)(nil),              // 88: orlop.v1alpha1.SuspendRequest
+	(*SuspendResponse)(nil),             // 89: orlop.v1alpha1.SuspendResponse
+	(*ResumeRequest)(nil),               // 90: orlop.v1alpha1.ResumeRequest
+	(*ResumeResponse)(nil),              // 91: orlop.v1alpha1.ResumeResponse
+	(*ListSuspendedRequest)(nil),        // 92: orlop.v1alpha1.ListSuspendedRequest
+	(*ListSuspendedResponse)(nil),       // 93: orlop.v1alpha1.ListSuspendedResponse
+	(*SuspendedObject)(nil),             // 94: orlop.v1alpha1.SuspendedObject
+	(*HealthRequest)(nil),               // 95: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),              // 96: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                 // 97: orlop.v1alpha1.HealthCheck
+	(*ClusterHealthRequest)(nil),        // 98: orlop.v1alpha1.ClusterHealthRequest
+	(*ClusterHealthResponse)(nil),       // 99: orlop.v1alpha1.ClusterHealthResponse
+	(*ClusterMachine)(nil),              // 100: orlop.v1alpha1.ClusterMachine
+	(*ClusterFinding)(nil),              // 101: orlop.v1alpha1.ClusterFinding
+	(*ClusterEtcd)(nil),                 // 102: orlop.v1alpha1.ClusterEtcd
+	(*ReportMachineRequest)(nil),        // 103: orlop.v1alpha1.ReportMachineRequest
+	(*ReportMachineResponse)(nil),       // 104: orlop.v1alpha1.ReportMachineResponse
+	(*MachineCertificate)(nil),          // 105: orlop.v1alpha1.MachineCertificate
+	(*ReportedObject)(nil),              // 106: orlop.v1alpha1.ReportedObject
+	(*KubeconfigRequest)(nil),           // 107: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),          // 108: orlop.v1alpha1.KubeconfigResponse
+	(*CreateTicketRequest)(nil),         // 109: orlop.v1alpha1.CreateTicketRequest
+	(*CreateTicketResponse)(nil),        // 110: orlop.v1alpha1.CreateTicketResponse
+	(*JoinRequest)(nil),                 // 111: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),                // 112: orlop.v1alpha1.JoinResponse
+	(*ListPendingRequest)(nil),          // 113: orlop.v1alpha1.ListPendingRequest
+	(*ListPendingResponse)(nil),         // 114: orlop.v1alpha1.ListPendingResponse
+	(*PendingMachine)(nil),              // 115: orlop.v1alpha1.PendingMachine
+	(*ApproveRequest)(nil),              // 116: orlop.v1alpha1.ApproveRequest
+	(*ApproveResponse)(nil),             // 117: orlop.v1alpha1.ApproveResponse
+	(*DenyRequest)(nil),                 // 118: orlop.v1alpha1.DenyRequest
+	(*DenyResponse)(nil),                // 119: orlop.v1alpha1.DenyResponse
+	(*ListMembersRequest)(nil),          // 120: orlop.v1alpha1.ListMembersRequest
+	(*ListMembersResponse)(nil),         // 121: orlop.v1alpha1.ListMembersResponse
+	(*Member)(nil),                      // 122: orlop.v1alpha1.Member
+	(*Ticket)(nil),                      // 123: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),         // 124: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 125: orlop.v1alpha1.RemoveMemberResponse
+	(*GetMembershipRequest)(nil),        // 126: orlop.v1alpha1.GetMembershipRequest
+	(*GetMembershipResponse)(nil),       // 127: orlop.v1alpha1.GetMembershipResponse
+	(*Membership)(nil),                  // 128: orlop.v1alpha1.Membership
+	(*RuleApproval)(nil),                // 129: orlop.v1alpha1.RuleApproval
+	(*TicketBinding)(nil),               // 130: orlop.v1alpha1.TicketBinding
+	(*ReplicateMembershipRequest)(nil),  // 131: orlop.v1alpha1.ReplicateMembershipRequest
+	(*ReplicateMembershipResponse)(nil), // 132: orlop.v1alpha1.ReplicateMembershipResponse
+	(*VoteRequest)(nil),                 // 133: orlop.v1alpha1.VoteRequest
+	(*VoteResponse)(nil),                // 134: orlop.v1alpha1.VoteResponse
+	(*GetAttestationKeysRequest)(nil),   // 135: orlop.v1alpha1.GetAttestationKeysRequest
+	(*GetAttestationKeysResponse)(nil),  // 136: orlop.v1alpha1.GetAttestationKeysResponse
+	(*AttestRequest)(nil),               // 137: orlop.v1alpha1.AttestRequest
+	(*AttestResponse)(nil),              // 138: orlop.v1alpha1.AttestResponse
+	(*CaptureRequest)(nil),              // 139: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),             // 140: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                      // 141: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),              // 142: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),             // 143: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                  // 144: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveMemberRequest)(nil),     // 145: orlop.v1alpha1.EtcdRemoveMemberRequest
+	(*EtcdRemoveMemberResponse)(nil),    // 146: orlop.v1alpha1.EtcdRemoveMemberResponse
+	(*EtcdRecoverRequest)(nil),          // 147: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),         // 148: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),           // 149: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),          // 150: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),         // 151: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),        // 152: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshotInfo)(nil),            // 153: orlop.v1alpha1.EtcdSnapshotInfo
+	(*EtcdListSnapshotsRequest)(nil),    // 154: orlop.v1alpha1.EtcdListSnapshotsRequest
+	(*EtcdListSnapshotsResponse)(nil),   // 155: orlop.v1alpha1.EtcdListSnapshotsResponse
+	(*EtcdStoredSnapshot)(nil),          // 156: orlop.v1alpha1.EtcdStoredSnapshot
+	(*EtcdTakeSnapshotRequest)(nil),     // 157: orlop.v1alpha1.EtcdTakeSnapshotRequest
+	(*EtcdTakeSnapshotResponse)(nil),    // 158: orlop.v1alpha1.EtcdTakeSnapshotResponse
+	(*EtcdRestoreRequest)(nil),          // 159: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),         // 160: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),                // 161: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),           // 162: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),          // 163: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),       // 164: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),      // 165: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdReencryptRequest)(nil),        // 166: orlop.v1alpha1.EtcdReencryptRequest
+	(*EtcdReencryptResponse)(nil),       // 167: orlop.v1alpha1.EtcdReencryptResponse
+	(*EtcdDisarmRequest)(nil),           // 168: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),          // 169: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                 // 170: orlop.v1alpha1.ApplyResponse.GuardedEntry
+	nil,                                 // 171: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	nil,                                 // 172: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	nil,                                 // 173: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	(*timestamppb.Timestamp)(nil),       // 174: google.protobuf.Timestamp
+	(*structpb.Value)(nil),              // 175: google.protobuf.Value
+	(*durationpb.Duration)(nil),         // 176: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil),  // 177: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	171, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	171, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
-	171, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
-	172, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
-	171, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	173, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
-	13,  // 6: orlop.v1alpha1.PowerRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	173, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
-	2,   // 8: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
-	13,  // 9: orlop.v1alpha1.ResetRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	23,  // 10: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	171, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
-	3,   // 12: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	173, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
-	171, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	173, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
-	171, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	33,  // 17: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	171, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
-	39,  // 19: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	171, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	40,  // 21: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	171, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	171, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	54,  // 24: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	54,  // 25: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	171, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
-	171, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	171, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
-	83,  // 29: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	173, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
-	173, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	82,  // 32: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	83,  // 33: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	171, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	171, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	171, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	83,  // 37: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	92,  // 38: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	92,  // 39: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	92,  // 40: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
-	171, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
-	95,  // 42: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	171, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	173, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
-	171, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
-	98,  // 46: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
-	99,  // 47: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
-	99,  // 48: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
-	100, // 49: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
-	171, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
-	171, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
-	142, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
-	94,  // 53: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
-	66,  // 54: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
-	171, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	103, // 56: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
-	168, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	104, // 58: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
-	171, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
-	171, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
-	173, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	173, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	169, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	170, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	113, // 65: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
-	171, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
-	173, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
-	120, // 68: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
-	121, // 69: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	171, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	171, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	171, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	171, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	171, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	13,  // 75: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	126, // 76: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
-	120, // 77: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	121, // 78: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	128, // 79: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	127, // 80: orlop.v1alpha1.Membership.approvals:type_name -> orlop.v1alpha1.RuleApproval
-	171, // 81: orlop.v1alpha1.RuleApproval.signed:type_name -> google.protobuf.Timestamp
-	171, // 82: orlop.v1alpha1.RuleApproval.at:type_name -> google.protobuf.Timestamp
-	126, // 83: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
-	83,  // 84: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
-	126, // 85: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
-	120, // 86: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
-	128, // 87: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	173, // 88: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	139, // 89: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	173, // 90: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	142, // 91: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	151, // 92: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
-	154, // 93: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	171, // 94: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
-	171, // 95: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
-	154, // 96: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	159, // 97: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	171, // 98: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	159, // 99: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	142, // 100: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	174, // 101: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	174, // 102: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	174, // 103: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
-	174, // 104: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
-	0,   // 105: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 106: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	4,   // 107: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
-	1,   // 108: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
-	5,   // 109: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	7,   // 110: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 111: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	9,   // 112: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	11,  // 113: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 114: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	16,  // 115: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	17,  // 116: orlop.v1alpha1.Machine.WipeDisk:input_type -> orlop.v1alpha1.WipeDiskRequest
-	14,  // 117: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
-	19,  // 118: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	21,  // 119: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	24,  // 120: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	25,  // 121: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	27,  // 122: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	29,  // 123: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	31,  // 124: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	34,  // 125: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	37,  // 126: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	41,  // 127: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	43,  // 128: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	44,  // 129: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	50,  // 130: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	52,  // 131: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	46,  // 132: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
-	48,  // 133: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
-	55,  // 134: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
-	57,  // 135: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
-	58,  // 136: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	64,  // 137: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	65,  // 138: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	59,  // 139: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	61,  // 140: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
-	67,  // 141: orlop.v1alpha1.Upgrade.ReadSBOM:input_type -> orlop.v1alpha1.ReadSBOMRequest
-	69,  // 142: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	71,  // 143: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
-	73,  // 144: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	77,  // 145: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	78,  // 146: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	80,  // 147: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
-	84,  // 148: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	75,  // 149: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
-	93,  // 150: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	96,  // 151: orlop.v1alpha1.Cluster.ClusterHealth:input_type -> orlop.v1alpha1.ClusterHealthRequest
-	101, // 152: orlop.v1alpha1.Cluster.ReportMachine:input_type -> orlop.v1alpha1.ReportMachineRequest
-	105, // 153: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	107, // 154: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
-	109, // 155: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	118, // 156: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
-	122, // 157: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	111, // 158: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
-	114, // 159: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
-	116, // 160: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	124, // 161: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
-	129, // 162: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
-	131, // 163: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
-	86,  // 164: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
-	88,  // 165: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
-	90,  // 166: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
-	133, // 167: orlop.v1alpha1.Attestation.GetKeys:input_type -> orlop.v1alpha1.GetAttestationKeysRequest
-	135, // 168: orlop.v1alpha1.Attestation.Attest:input_type -> orlop.v1alpha1.AttestRequest
-	137, // 169: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	140, // 170: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	149, // 171: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	152, // 172: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
-	155, // 173: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
-	157, // 174: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	160, // 175: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	162, // 176: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	166, // 177: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	164, // 178: orlop.v1alpha1.Etcd.Reencrypt:input_type -> orlop.v1alpha1.EtcdReencryptRequest
-	143, // 179: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
-	145, // 180: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	147, // 181: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	6,   // 182: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	8,   // 183: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
-	8,   // 184: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
-	10,  // 185: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	12,  // 186: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 187: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 188: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	18,  // 189: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
-	15,  // 190: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
-	20,  // 191: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	22,  // 192: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	24,  // 193: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	26,  // 194: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	28,  // 195: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	30,  // 196: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	32,  // 197: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	35,  // 198: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	38,  // 199: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	42,  // 200: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	45,  // 201: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	45,  // 202: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	51,  // 203: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	53,  // 204: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	47,  // 205: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
-	49,  // 206: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
-	56,  // 207: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
-	63,  // 208: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
-	63,  // 209: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
-	66,  // 210: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	66,  // 211: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	60,  // 212: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	62,  // 213: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
-	68,  // 214: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
-	70,  // 215: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	72,  // 216: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
-	74,  // 217: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	79,  // 218: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	79,  // 219: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	81,  // 220: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
-	85,  // 221: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	76,  // 222: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
-	94,  // 223: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	97,  // 224: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
-	102, // 225: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
-	106, // 226: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	108, // 227: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
-	110, // 228: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	119, // 229: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
-	123, // 230: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	112, // 231: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
-	115, // 232: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	117, // 233: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	125, // 234: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
-	130, // 235: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
-	132, // 236: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
-	87,  // 237: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
-	89,  // 238: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
-	91,  // 239: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
-	134, // 240: orlop.v1alpha1.Attestation.GetKeys:output_type -> orlop.v1alpha1.GetAttestationKeysResponse
-	136, // 241: orlop.v1alpha1.Attestation.Attest:output_type -> orlop.v1alpha1.AttestResponse
-	138, // 242: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	141, // 243: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	150, // 244: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	153, // 245: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
-	156, // 246: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
-	158, // 247: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	161, // 248: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	163, // 249: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	167, // 250: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	165, // 251: orlop.v1alpha1.Etcd.Reencrypt:output_type -> orlop.v1alpha1.EtcdReencryptResponse
-	144, // 252: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
-	146, // 253: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	148, // 254: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	182, // [182:255] is the sub-list for method output_type
-	109, // [109:182] is the sub-list for method input_type
-	105, // [105:109] is the sub-list for extension type_name
-	101, // [101:105] is the sub-list for extension extendee
-	0,   // [0:101] is the sub-list for field type_name
+	1,   // 0: orlop.v1alpha1.ApprovalRule.guard:type_name -> orlop.v1alpha1.Guard
+	174, // 1: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	174, // 2: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
+	174, // 3: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
+	175, // 4: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
+	174, // 5: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	176, // 6: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
+	15,  // 7: orlop.v1alpha1.PowerRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
+	176, // 8: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
+	3,   // 9: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
+	15,  // 10: orlop.v1alpha1.ResetRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
+	25,  // 11: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
+	174, // 12: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	4,   // 13: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
+	176, // 14: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	174, // 15: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	176, // 16: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
+	170, // 17: orlop.v1alpha1.ApplyResponse.guarded:type_name -> orlop.v1alpha1.ApplyResponse.GuardedEntry
+	174, // 18: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	35,  // 19: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	174, // 20: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	41,  // 21: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	174, // 22: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	42,  // 23: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	174, // 24: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	174, // 25: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	56,  // 26: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	56,  // 27: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	174, // 28: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
+	174, // 29: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	174, // 30: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	85,  // 31: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
+	176, // 32: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	176, // 33: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	84,  // 34: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	85,  // 35: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	174, // 36: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	174, // 37: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	174, // 38: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	85,  // 39: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	94,  // 40: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	94,  // 41: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	94,  // 42: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
+	174, // 43: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	97,  // 44: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	174, // 45: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	176, // 46: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
+	174, // 47: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
+	100, // 48: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
+	101, // 49: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
+	101, // 50: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
+	102, // 51: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
+	174, // 52: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
+	174, // 53: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
+	144, // 54: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
+	96,  // 55: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
+	68,  // 56: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
+	174, // 57: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	105, // 58: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
+	171, // 59: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	106, // 60: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
+	174, // 61: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
+	174, // 62: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
+	176, // 63: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	176, // 64: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	172, // 65: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	173, // 66: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	115, // 67: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
+	174, // 68: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	176, // 69: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	122, // 70: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
+	123, // 71: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	174, // 72: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	174, // 73: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	174, // 74: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	174, // 75: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	174, // 76: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	15,  // 77: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
+	128, // 78: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
+	122, // 79: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	123, // 80: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	130, // 81: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	129, // 82: orlop.v1alpha1.Membership.approvals:type_name -> orlop.v1alpha1.RuleApproval
+	174, // 83: orlop.v1alpha1.RuleApproval.signed:type_name -> google.protobuf.Timestamp
+	174, // 84: orlop.v1alpha1.RuleApproval.at:type_name -> google.protobuf.Timestamp
+	128, // 85: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
+	85,  // 86: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
+	128, // 87: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
+	122, // 88: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
+	130, // 89: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	176, // 90: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	141, // 91: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	176, // 92: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	144, // 93: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	153, // 94: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
+	156, // 95: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	174, // 96: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	174, // 97: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	156, // 98: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	161, // 99: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	174, // 100: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	161, // 101: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	144, // 102: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	177, // 103: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	177, // 104: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	177, // 105: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
+	177, // 106: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
+	177, // 107: orlop.v1alpha1.approval_rule:extendee -> google.protobuf.MethodOptions
+	0,   // 108: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 109: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	5,   // 110: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
+	2,   // 111: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
+	6,   // 112: orlop.v1alpha1.approval_rule:type_name -> orlop.v1alpha1.ApprovalRule
+	7,   // 113: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	9,   // 114: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	9,   // 115: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	11,  // 116: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	13,  // 117: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	13,  // 118: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	18,  // 119: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	19,  // 120: orlop.v1alpha1.Machine.WipeDisk:input_type -> orlop.v1alpha1.WipeDiskRequest
+	16,  // 121: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
+	21,  // 122: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	23,  // 123: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	26,  // 124: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	27,  // 125: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	29,  // 126: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	31,  // 127: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	33,  // 128: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	36,  // 129: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	39,  // 130: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	43,  // 131: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	45,  // 132: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	46,  // 133: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	52,  // 134: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	54,  // 135: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	48,  // 136: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
+	50,  // 137: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
+	57,  // 138: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
+	59,  // 139: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
+	60,  // 140: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	66,  // 141: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	67,  // 142: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	61,  // 143: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	63,  // 144: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
+	69,  // 145: orlop.v1alpha1.Upgrade.ReadSBOM:input_type -> orlop.v1alpha1.ReadSBOMRequest
+	71,  // 146: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	73,  // 147: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
+	75,  // 148: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	79,  // 149: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	80,  // 150: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	82,  // 151: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
+	86,  // 152: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	77,  // 153: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
+	95,  // 154: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	98,  // 155: orlop.v1alpha1.Cluster.ClusterHealth:input_type -> orlop.v1alpha1.ClusterHealthRequest
+	103, // 156: orlop.v1alpha1.Cluster.ReportMachine:input_type -> orlop.v1alpha1.ReportMachineRequest
+	107, // 157: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	109, // 158: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
+	111, // 159: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	120, // 160: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
+	124, // 161: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	113, // 162: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
+	116, // 163: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
+	118, // 164: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
+	126, // 165: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
+	131, // 166: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
+	133, // 167: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
+	88,  // 168: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
+	90,  // 169: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
+	92,  // 170: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
+	135, // 171: orlop.v1alpha1.Attestation.GetKeys:input_type -> orlop.v1alpha1.GetAttestationKeysRequest
+	137, // 172: orlop.v1alpha1.Attestation.Attest:input_type -> orlop.v1alpha1.AttestRequest
+	139, // 173: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	142, // 174: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	151, // 175: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	154, // 176: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
+	157, // 177: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
+	159, // 178: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	162, // 179: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	164, // 180: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	168, // 181: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	166, // 182: orlop.v1alpha1.Etcd.Reencrypt:input_type -> orlop.v1alpha1.EtcdReencryptRequest
+	145, // 183: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
+	147, // 184: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	149, // 185: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	8,   // 186: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	10,  // 187: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	10,  // 188: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
+	12,  // 189: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	14,  // 190: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	14,  // 191: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	14,  // 192: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	20,  // 193: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
+	17,  // 194: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
+	22,  // 195: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	24,  // 196: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	26,  // 197: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	28,  // 198: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	30,  // 199: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	32,  // 200: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	34,  // 201: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	37,  // 202: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	40,  // 203: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	44,  // 204: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	47,  // 205: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	47,  // 206: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	53,  // 207: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	55,  // 208: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	49,  // 209: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	51,  // 210: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	58,  // 211: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	65,  // 212: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	65,  // 213: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
+	68,  // 214: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	68,  // 215: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	62,  // 216: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	64,  // 217: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
+	70,  // 218: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
+	72,  // 219: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	74,  // 220: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
+	76,  // 221: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	81,  // 222: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	81,  // 223: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	83,  // 224: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
+	87,  // 225: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	78,  // 226: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
+	96,  // 227: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	99,  // 228: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
+	104, // 229: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
+	108, // 230: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	110, // 231: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
+	112, // 232: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	121, // 233: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	125, // 234: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	114, // 235: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
+	117, // 236: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	119, // 237: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	127, // 238: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	132, // 239: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	134, // 240: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
+	89,  // 241: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	91,  // 242: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	93,  // 243: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	136, // 244: orlop.v1alpha1.Attestation.GetKeys:output_type -> orlop.v1alpha1.GetAttestationKeysResponse
+	138, // 245: orlop.v1alpha1.Attestation.Attest:output_type -> orlop.v1alpha1.AttestResponse
+	140, // 246: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	143, // 247: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	152, // 248: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	155, // 249: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	158, // 250: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
+	160, // 251: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	163, // 252: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	165, // 253: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	169, // 254: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	167, // 255: orlop.v1alpha1.Etcd.Reencrypt:output_type -> orlop.v1alpha1.EtcdReencryptResponse
+	146, // 256: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
+	148, // 257: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	150, // 258: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	186, // [186:259] is the sub-list for method output_type
+	113, // [113:186] is the sub-list for method input_type
+	108, // [108:113] is the sub-list for extension type_name
+	103, // [103:108] is the sub-list for extension extendee
+	0,   // [0:103] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -11298,9 +11556,9 @@ func file_orlop_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   167,
-			NumExtensions: 4,
+			NumEnums:      5,
+			NumMessages:   169,
+			NumExtensions: 5,
 			NumServices:   12,
 		},
 		GoTypes:           file_orlop_proto_goTypes,

@@ -54,6 +54,8 @@ type Call struct {
 	Duration time.Duration `json:"duration"`         // nanoseconds
 	// the same in the start line and the end line of a call
 	ID string `json:"id,omitempty"`
+	// names of the approvers of the call (package approval)
+	Approvers string `json:"approved_by,omitempty"`
 }
 
 // Statuses of a call that has not ended, in addition to those of gRPC.

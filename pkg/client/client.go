@@ -19,12 +19,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -52,6 +54,10 @@ type Endpoint struct {
 	// error rejects the machine. It is needed because a machine that has left the cluster still has
 	// a valid certificate, and a worker can have valid certificates for its former addresses.
 	Accepts func(*x509.Certificate) error
+
+	// BeforeCall, if not nil, gets the first request of each call before it is sent. It can change
+	// the request. An error rejects the call.
+	BeforeCall func(ctx context.Context, c *Client, method string, request proto.Message) error
 
 	// ServerName is the name or address that the machine's certificate must contain; the host of
 	// Address if empty. It is not checked if the machine is verified by its fingerprint.
@@ -201,14 +207,14 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	watch := &watchedTLS{TransportCredentials: credentials.NewTLS(config), seen: &lastError{}}
+	watch := &watchedTLS{TransportCredentials: credentials.NewTLS(config), seen: &lastError{}, peer: new(atomic.Pointer[x509.Certificate])}
 	dialer := e.Dialer
 	if dialer == nil {
 		dialer = func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
-	names := new(methodNames)
+	names, before := new(methodNames), &beforeCall{do: e.BeforeCall}
 	// The target is a placeholder, because the dialer has the address. gRPC requires a URL as the
 	// target, and some addresses are invalid in a URL, for example addresses with a zone.
 	conn, err := grpc.NewClient("passthrough:///machine",
@@ -223,13 +229,13 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 20 * time.Second}),
 		grpc.WithDisableServiceConfig(), grpc.WithNoProxy(),
-		grpc.WithUnaryInterceptor(names.unary), grpc.WithStreamInterceptor(names.stream),
+		grpc.WithChainUnaryInterceptor(before.unary, names.unary), grpc.WithChainStreamInterceptor(before.stream, names.stream),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
 	}
 	c := Over(conn)
-	c.address, c.watch = address, watch
+	c.address, c.watch, before.client = address, watch, c
 	if err := c.connect(ctx); err != nil {
 		_ = conn.Close() // no error matters: the connection was never established
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -139,6 +140,7 @@ func (l *lastError) reason() error { return reasonOf(l.get()) }
 type watchedTLS struct {
 	credentials.TransportCredentials
 	seen *lastError
+	peer *atomic.Pointer[x509.Certificate] // verified certificate of the machine
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
@@ -154,6 +156,9 @@ func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw 
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	w.seen.set(nil)
+	if tls, ok := info.(credentials.TLSInfo); ok && len(tls.State.PeerCertificates) > 0 {
+		w.peer.Store(tls.State.PeerCertificates[0])
+	}
 	return &watchedConn{Conn: conn, seen: w.seen, unread: first}, info, nil
 }
 
@@ -176,7 +181,7 @@ func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
 
 // Clone implements credentials.TransportCredentials.
 func (w *watchedTLS) Clone() credentials.TransportCredentials {
-	return &watchedTLS{TransportCredentials: w.TransportCredentials.Clone(), seen: w.seen}
+	return &watchedTLS{TransportCredentials: w.TransportCredentials.Clone(), seen: w.seen, peer: w.peer}
 }
 
 type watchedConn struct {

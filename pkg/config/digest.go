@@ -28,7 +28,7 @@ func ClusterDigests(c *Config, key []byte) map[string][]byte {
 	digestFields("Cluster", reflect.ValueOf(c.Cluster).Elem(), func(path string, v reflect.Value) {
 		mac := hmac.New(sha256.New, key)
 		// A write to a hash does not fail.
-		_, _ = fmt.Fprintf(mac, "%s\x00%s", path, exactText(path, v))
+		_, _ = fmt.Fprintf(mac, "%s\x00%s", path, printer{reveal: true}.text(path, v))
 		out[path] = mac.Sum(nil)[:digestSize]
 	})
 	return out
@@ -50,14 +50,14 @@ func digestFields(path string, v reflect.Value, each func(path string, v reflect
 	}
 }
 
-// exactText returns the value of a field as YAML, with its secrets.
-func exactText(path string, v reflect.Value) []byte {
+// text returns the value of a field as YAML; nil if it is empty.
+func (pr printer) text(path string, v reflect.Value) []byte {
 	if isEmpty(v) {
 		return nil
 	}
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
-	err := enc.Encode(printer{reveal: true}.value(v, path))
+	err := enc.Encode(pr.value(v, path))
 	if err == nil {
 		err = enc.Close()
 	}

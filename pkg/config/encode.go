@@ -28,6 +28,7 @@ func MarshalOrigins(c *Config) []byte { return encode(c, printer{origin: c.Origi
 // printer converts values to YAML nodes.
 type printer struct {
 	reveal bool // print secrets
+	digest bool // print a digest in place of a secret
 	origin func(path string) Origin
 }
 
@@ -79,8 +80,11 @@ func (pr printer) value(v reflect.Value, path string) *yaml.Node {
 
 func (pr printer) node(v reflect.Value, path string) *yaml.Node {
 	if text, ok := leaf(v); ok {
-		if s, secret := v.Interface().(interface{ Reveal() string }); secret && pr.reveal {
+		switch s, secret := v.Interface().(interface{ Reveal() string }); {
+		case secret && pr.reveal:
 			text = s.Reveal()
+		case secret && pr.digest && s.Reveal() != "":
+			text = secretDigest(s.Reveal())
 		}
 		return scalar(text)
 	}

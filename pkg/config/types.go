@@ -91,9 +91,11 @@ const (
 // Names returns the roles.
 func (Role) Names() []string { return []string{string(RoleControlPlane), string(RoleWorker)} }
 
-// Trust configures the CAs of the client certificates that the management API accepts.
+// Trust configures the CAs of the client certificates that the management API accepts, and the
+// approvers of calls.
 type Trust struct {
 	OperatorCAs []Certificate `yaml:"operatorCAs,omitempty"`
+	Approvals   *Approvals    `yaml:"approvals,omitempty"`
 }
 
 // Reserved is the memory and processor time that is reserved for the system, not for pods.

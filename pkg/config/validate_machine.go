@@ -27,6 +27,9 @@ func (v machineValidator) machine(m *Machine) {
 			}
 		}
 	}
+	if m.Spec.Trust.Approvals != nil {
+		v.approvals(spec+".trust.approvals", m.Spec.Trust.Approvals)
+	}
 	if m.Spec.Reserved.Memory < 128<<20 {
 		v.on(spec+".reserved.memory", wrong{reason: m.Spec.Reserved.Memory.String() + " is too little for the system", expected: "at least 128MiB"})
 	}

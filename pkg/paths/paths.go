@@ -92,6 +92,9 @@ const (
 	// LLDPLabels holds the labels that the machine last derived from LLDP for its Node (package
 	// lldp), in JSON.
 	LLDPLabels = State + "/lldp-labels.json"
+	// UsedApprovals holds the approvals of calls that were used on this machine, in JSON (package
+	// approval).
+	UsedApprovals = State + "/approvals/used.json"
 	// TimeFloor holds a time that has certainly passed (package timesync). At boot, the machine
 	// sets its clock to this time if the clock is before it.
 	TimeFloor = State + "/time-floor"
