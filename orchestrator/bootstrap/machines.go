@@ -106,8 +106,9 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 // for the waiting machines, and writes the status of an OrlopMachine; kubeapiserver.MachineAccess
 // limits a node to the object of its own machine. The controllers create and maintain the objects
 // and name the machine of a Node (spec.providerID). They also read MachineHealthChecks. With
-// claims, they also maintain MachineSets, approve by signed rules and claim the waiting machines,
-// and delete Machines. They write no approval rule, because an operator signs each rule.
+// claims, they also maintain MachineSets, scale MachineDeployments, approve by signed rules and
+// claim the waiting machines, and delete Machines. They write no approval rule, because an operator
+// signs each rule.
 func machineRights(claims bool) []runtime.Object {
 	const clusters, machines, checks, sets, deployments = "clusters", "machines", "machinehealthchecks", "machinesets", "machinedeployments"
 	group, infra, own, hosts := machineapi.GroupVersion.Group, machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource
@@ -123,6 +124,7 @@ func machineRights(claims bool) []runtime.Object {
 		ofClaims = []rbacv1.PolicyRule{
 			rule(groupCluster, []string{sets, sets + "/status"}, write...),
 			rule(groupCluster, []string{deployments + "/status"}, write...),
+			rule(groupCluster, []string{deployments + "/scale"}, "patch"), // power on demand
 			rule(groupCluster, []string{machines}, "delete"),
 			rule(group, []string{hosts}, "patch"),
 			rule(group, []string{rules + "/status"}, "update"),

@@ -25,7 +25,7 @@ func (c *controller) passClaims(ctx context.Context, s Snapshot, listing invento
 		Now: s.Now, Cluster: s.Cluster, Listing: listing, Machines: s.Machines, Own: s.Own,
 		Deployments: component.Objects[*clusterv1.MachineDeployment](c.deployments), Sets: component.Objects[*clusterv1.MachineSet](c.sets),
 		Templates: component.Objects[*machineapi.OrlopMachineTemplate](c.templates), Hosts: component.Objects[*machineapi.OrlopHost](c.hosts),
-		Rules: component.Objects[*machineapi.OrlopApprovalRule](c.rules),
+		Rules: component.Objects[*machineapi.OrlopApprovalRule](c.rules), Demand: c.demand.verdicts,
 	}
 	for _, n := range component.Objects[*corev1.Node](c.nodes) {
 		in.Nodes = append(in.Nodes, n.Name)
@@ -45,23 +45,23 @@ func (c *controller) passClaims(ctx context.Context, s Snapshot, listing invento
 	if err != nil {
 		return err
 	}
-	return perform(result.Changes, func(change claims.Change) error { return c.acts.doClaim(ctx, change) })
+	return perform(result.Changes, func(change claims.Change) error { return c.later.doClaim(ctx, change) })
 }
 
 // freshClaims replaces the objects on which a claim or a deletion depends by the objects in the API
 // server.
 func (c *controller) freshClaims(ctx context.Context, in *claims.Snapshot) error {
 	var err error
-	if in.Sets, err = list(ctx, c.acts.sets); err != nil {
+	if in.Sets, err = list(ctx, c.later.sets); err != nil {
 		return err
 	}
-	if in.Hosts, err = list(ctx, c.acts.hosts); err != nil {
+	if in.Hosts, err = list(ctx, c.later.hosts); err != nil {
 		return err
 	}
-	if in.Own, err = list(ctx, c.acts.own); err != nil {
+	if in.Own, err = list(ctx, c.later.own); err != nil {
 		return err
 	}
-	all, err := list(ctx, c.acts.machines)
+	all, err := list(ctx, c.later.machines)
 	in.Machines = c.ofCluster(all)
 	return err
 }

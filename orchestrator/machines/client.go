@@ -68,6 +68,9 @@ type ofClaims struct {
 	deployments client[*clusterv1.MachineDeployment, *clusterv1.MachineDeploymentList]
 	templates   client[*machineapi.OrlopMachineTemplate, *machineapi.OrlopMachineTemplateList]
 	rules       client[*machineapi.OrlopApprovalRule, *machineapi.OrlopApprovalRuleList]
+	// scale performs a merge patch of the number of machines of a MachineDeployment, in its
+	// subresource scale.
+	scale func(ctx context.Context, deployment string, patch []byte) error
 }
 
 // newClients returns the clients with this configuration.
@@ -205,6 +208,9 @@ func whole(v reflect.Value) any {
 func newOfClaims(upstream, ours rest.Interface, parameters runtime.ParameterCodec) ofClaims {
 	const in = machineapi.Namespace
 	return ofClaims{
+		scale: func(ctx context.Context, deployment string, patch []byte) error {
+			return upstream.Patch(types.MergePatchType).Namespace(in).Resource("machinedeployments").Name(deployment).SubResource("scale").Body(patch).Do(ctx).Error()
+		},
 		sets: gentype.NewClientWithList("machinesets", upstream, parameters, in,
 			func() *clusterv1.MachineSet { return &clusterv1.MachineSet{} }, func() *clusterv1.MachineSetList { return &clusterv1.MachineSetList{} }),
 		deployments: gentype.NewClientWithList("machinedeployments", upstream, parameters, in,
@@ -235,7 +241,14 @@ func (c *clients) doClaim(ctx context.Context, change claims.Change) error {
 		_, err := c.sets.Update(ctx, o, metav1.UpdateOptions{})
 		return err
 	case *machineapi.OrlopHost:
-		return patchObject(ctx, c.hosts, o, map[string]any{"spec": map[string]any{"claim": o.Spec.Claim}})
+		spec := map[string]any{"standby": whole(reflect.ValueOf(o.Spec.Standby))}
+		if change.Verb != claims.PowerOn && change.Verb != claims.Dismiss {
+			spec["claim"] = whole(reflect.ValueOf(o.Spec.Claim))
+		}
+		if change.Verb == claims.Return {
+			spec["approval"] = o.Spec.Approval
+		}
+		return patchObject(ctx, c.hosts, o, map[string]any{"spec": spec})
 	case *clusterv1.Machine:
 		switch change.Verb {
 		case claims.Delete:
@@ -275,6 +288,12 @@ func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
 		return write(ctx, c.hosts, change.Object, Status)
 	case hosts.Approve:
 		return patchObject(ctx, c.hosts, change.Object, map[string]any{"spec": map[string]any{"approval": change.Object.Spec.Approval}})
+	case hosts.Power:
+		return patchObject(ctx, c.hosts, change.Object, map[string]any{"spec": map[string]any{"standby": whole(reflect.ValueOf(change.Object.Spec.Standby))}})
+	case hosts.Equip:
+		return patchObject(ctx, c.hosts, change.Object, map[string]any{
+			"metadata": map[string]any{"labels": change.Object.Labels}, "spec": map[string]any{"power": change.Object.Spec.Power, "standby": whole(reflect.ValueOf(change.Object.Spec.Standby))},
+		})
 	}
 	return c.hosts.Delete(ctx, change.Object.Name, asSeen(change.Object))
 }

@@ -27,10 +27,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/orchestrator/machines/power"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
-	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/disruption/fence"
@@ -107,6 +105,10 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, from 
 	if err != nil {
 		return err
 	}
+	later, err := newClients(acting) // with a limit of requests of its own
+	if err != nil {
+		return err
+	}
 	if !watches.served(ctx, settings.Claims, report) {
 		return nil
 	}
@@ -114,6 +116,7 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, from 
 	if err != nil {
 		return err
 	}
+	c.later = later
 	c.hostsFile, c.claimsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile), filepath.Join(env.Dirs.Controllers, nodespec.ClaimsFile)
 	c.overviews = newOverviews(from, settings, env, watches, acts)
 	// No role is necessary for these reads: the controllers may read all objects.
@@ -123,7 +126,13 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, from 
 	if err != nil {
 		return err
 	}
-	c.switches = power.New(ctx, reads, c.changed.Wake)
+	if c.reads, err = component.NewClient(reading); err != nil {
+		return err
+	}
+	c.switches = power.New(ctx, reads, func() {
+		c.changed.Wake()
+		c.moved.Wake()
+	})
 	defer metrics.serve(c)()
 	return c.run(ctx, report)
 }
@@ -200,10 +209,8 @@ type controller struct {
 
 	factories []component.Factory
 	caches
-	hostsFile  string // file of machined with the waiting machines and the members
-	claimsFile string // file for machined with the claims
-	overviews  *overviews
-	switches   *power.Switches
+	switches *power.Switches
+	inventoryLoop
 }
 
 // caches are the informers of the watched objects.
@@ -235,7 +242,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 	}
 	gates := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithNamespace(machineapi.Namespace))
 	c := &controller{
-		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
+		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now, inventoryLoop: inventoryLoop{moved: cell.NewSignal()},
 	}
 	c.caches = caches{
 		nodes:    nodes,
@@ -271,21 +278,29 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 	for _, i := range append(c.ofMachines(), c.jobs, c.cronJobs) {
 		watched = append(watched, component.Watched{Informer: i})
 	}
-	return component.Reconciler{
-		Changed: c.changed, Period: period, RetryInterval: retryInterval, Pass: c.pass, Report: report,
+	both := &details{report: report}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	second := make(chan error, 1)
+	go func() { second <- c.runInventory(ctx, watched, both) }()
+	err := component.Reconciler{
+		Changed: c.changed, Period: period, RetryInterval: retryInterval, Pass: c.pass, Report: func(detail string) { both.set(&both.first, detail) },
 		Factories: c.factories, Watched: watched,
 	}.Run(ctx)
+	cancel()
+	return cmp.Or(err, <-second)
 }
 
-// pass performs the changes that Plan computes, and those of waiting machines, claims and
-// overviews. It returns the summary of Plan. If a change contains a permit or an order, pass reads
-// the machines from the API server and calls Plan again, because the caches can be stale.
+// pass performs the changes that Plan computes. It returns the summary of Plan. If a change
+// contains a permit or an order, pass reads the machines from the API server and calls Plan again,
+// because the caches can be stale. Fences are decisions of Plan, so pass waits for nothing else
+// (passInventory).
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(c.ended)); err != nil {
 		return "", nil // ctx is done
 	}
 	defer func() { c.ended = time.Now() }()
-	snapshot, result, err := c.plan(ctx)
+	result, err := c.plan(ctx)
 	// Without a plan, no request is wanted, so a request that waits does not switch a machine off.
 	c.switches.Want(wanted(result.Calls))
 	if err != nil {
@@ -295,30 +310,23 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	for _, call := range result.Calls {
 		c.switches.Call(call.machine, call.uuid, call.action)
 	}
-	listing, err := hosts.Read(c.hostsFile)
-	if err != nil {
-		return result.Summary, cmp.Or(failed, err)
-	}
-	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passClaims(ctx, snapshot, listing), c.overviews.pass(ctx, c.now()))
+	return result.Summary, failed
 }
 
-// plan returns the snapshot of a pass, and the result of Plan for it.
-func (c *controller) plan(ctx context.Context) (Snapshot, Result, error) {
+// plan returns the result of Plan for the snapshot of a pass.
+func (c *controller) plan(ctx context.Context) (Result, error) {
 	snapshot := c.cached()
 	if err := c.readPower(ctx, &snapshot); err != nil {
-		return snapshot, Result{}, err
+		return Result{}, err
 	}
 	result, err := Plan(snapshot)
 	if err != nil || !result.Permits {
-		return snapshot, result, err
+		return result, err
 	}
 	if snapshot, err = c.fresh(ctx, snapshot); err != nil {
-		return snapshot, Result{}, fmt.Errorf("cannot read the machines: %w", err)
+		return Result{}, fmt.Errorf("cannot read the machines: %w", err)
 	}
-	if result, err = Plan(snapshot); err != nil {
-		return snapshot, Result{}, err
-	}
-	return snapshot, result, nil
+	return Plan(snapshot)
 }
 
 // wanted returns the requests by the names of their machines.
@@ -328,16 +336,6 @@ func wanted(calls []powerCall) map[string]fence.Action {
 		actions[call.machine] = call.action
 	}
 	return actions
-}
-
-// passHosts performs the changes for waiting machines. pass calls it after the changes for the
-// machines of the cluster, because waiting machines must not delay these.
-func (c *controller) passHosts(ctx context.Context, listing inventory.Listing) error {
-	in := hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)}
-	if c.rules != nil {
-		in.Rules = component.Objects[*machineapi.OrlopApprovalRule](c.rules)
-	}
-	return perform(hosts.Plan(in), func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 
 // perform performs changes in order. A conflict or a missing object is no error: the cache is

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/machines/power"
 	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -55,6 +57,38 @@ func TestSameNode(t *testing.T) {
 		if got := sameNode(before, node(c.change)); got != c.same {
 			t.Errorf("%s: same %v, want %v", name, got, c.same)
 		}
+	}
+}
+
+// TestFencesWaitForNothing checks that the pass with the fences does not read pods for power on
+// demand, and uses nothing of the loop for the inventory: its fields are nil here.
+func TestFencesWaitForNothing(t *testing.T) {
+	acts, _ := requests(t, "{}")
+	var pods []corev1.Pod
+	c, d, _ := demandWorld(t, &pods)
+	c.acts, c.now, c.inventoryLoop = acts, time.Now, inventoryLoop{}
+	c.switches = power.New(t.Context(), fake.NewClientset(), func() {})
+	c.caches = caches{
+		nodes: filled(t, &corev1.Node{}), clusters: filled(t, &clusterv1.Cluster{}, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}}), infra: filled(t, &machineapi.OrlopCluster{}), planes: filled(t, &controlplane.OrlopControlPlane{}),
+		machines: filled(t, &clusterv1.Machine{}), checks: filled(t, &clusterv1.MachineHealthCheck{}), own: filled(t, &machineapi.OrlopMachine{}), hosts: filled(t, &machineapi.OrlopHost{}),
+		sets: c.sets, deployments: filled(t, &clusterv1.MachineDeployment{}, d), templates: c.templates, rules: filled(t, &machineapi.OrlopApprovalRule{}),
+		jobs: filled(t, &batchv1.Job{}), cronJobs: filled(t, &batchv1.CronJob{}),
+	}
+	if _, err := c.pass(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDetails checks the joined details of the two loops.
+func TestDetails(t *testing.T) {
+	var got []string
+	d := &details{report: func(text string) { got = append(got, text) }}
+	d.set(&d.first, "2 machines")
+	d.set(&d.second, "no file")
+	d.set(&d.second, "no file")
+	d.set(&d.second, "")
+	if want := []string{"2 machines", "2 machines; no file", "2 machines"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

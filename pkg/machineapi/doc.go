@@ -3,7 +3,7 @@
 //
 //   - OrlopCluster and OrlopMachine implement the infrastructure half of the v1beta2 contract of
 //     Cluster API.
-//   - OrlopHost is a machine that waits for a configuration.
+//   - OrlopHost is a machine of the inventory: it waits for a configuration, or it is off.
 //   - OrlopMachineTemplate describes the workers that waiting machines become.
 //   - OrlopApprovalRule approves waiting machines by their serial numbers.
 //   - ClusterHealth and Component describe the state of the whole cluster.
@@ -12,7 +12,7 @@
 // The types of Cluster, Machine, MachineSet, MachineDeployment and MachineHealthCheck are types of
 // Cluster API (sigs.k8s.io/cluster-api/api/core/v1beta2). Package definitions has the definitions
 // of all kinds. The reasons are in docs/decisions/0090-machine-objects.md, 0103-inventory.md,
-// 0107-claims.md, 0108-health-and-repair.md and 0120-approval-rules.md.
+// 0107-claims.md, 0108-health-and-repair.md, 0120-approval-rules.md and 0125-power-of-claims.md.
 //
 // The controllers write the specifications. An operator writes only the fields that the comments
 // assign to an operator, and the objects that an operator creates. A machine writes only the status

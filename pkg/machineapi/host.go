@@ -2,10 +2,12 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// An OrlopHost is a machine that waits for a configuration. Its name is the first 32 digits of the
-// fingerprint of the machine. The controllers create the object when the machine sends its
-// inventory. They delete it after the machine has joined the cluster, or if a machine without an
-// approval sends no inventory for ten minutes. An operator changes spec.approval.
+// An OrlopHost is a machine of the inventory: it waits for a configuration, or it is off until a
+// MachineSet needs it. Its name is the first 32 digits of the fingerprint of the machine. The
+// controllers create the object when the machine sends its inventory. They delete it after the
+// machine has joined the cluster, or if a machine without an approval sends no inventory for ten
+// minutes. An object with a power switch stays in both cases, until the machine reports with
+// another key. An operator changes spec.approval and spec.power.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlophosts,shortName=oh,scope=Namespaced
@@ -16,6 +18,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="CPUs",type=integer,JSONPath=".status.inventory.cpus"
 // +kubebuilder:printcolumn:name="Memory-MiB",type=integer,JSONPath=".status.inventory.memoryMiB"
 // +kubebuilder:printcolumn:name="Waiting",type=string,JSONPath=`.status.conditions[?(@.type=="Waiting")].status`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.conditions[?(@.type=="Waiting")].reason`
 // +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].status`
 // +kubebuilder:printcolumn:name="Rule",type=string,JSONPath=".spec.approval.rule"
 // +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=".spec.claim.machine"
@@ -57,6 +60,38 @@ type OrlopHostSpec struct {
 	// claim assigns the machine to a MachineSet. The controllers write it.
 	// +optional
 	Claim *HostClaim `json:"claim,omitempty"`
+	// power is the access of the controllers to the power switch of the machine. An operator writes
+	// it. The key uuid of its Secret has to be the UUID of the machine. With it, a machine that a
+	// MachineSet returns is switched off, and is switched on when a MachineSet needs it. While the
+	// machine is a worker, its OrlopMachine has the same power switch. After an erasure the machine
+	// has another key, and the controllers copy the field to the new OrlopHost with the same UUID.
+	// +optional
+	Power *MachinePower `json:"power,omitempty"`
+	// standby is the state of the power of a machine that is no worker. The controllers write it.
+	// Without it, they do not operate the power switch. An operator removes it to end that.
+	// +optional
+	Standby *HostStandby `json:"standby,omitempty"`
+}
+
+// HostStandby is the state of the power of a machine that is no worker.
+type HostStandby struct {
+	// phase is SwitchOff, Unerased (the machine has left the cluster and keeps its data), Off,
+	// SwitchOn, Boot, Reported, or Surplus (no MachineSet needs the machine any more).
+	// +kubebuilder:validation:MaxLength=64
+	Phase string `json:"phase"`
+	// since is the begin of the phase. In phases SwitchOn and Boot it is the time of the order to
+	// switch on.
+	Since metav1.Time `json:"since"`
+	// machineSet is the name of the MachineSet for which the machine is switched on.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	MachineSet string `json:"machineSet,omitempty"`
+	// erasure is NotConfirmed if the machine may still have the data and keys of a member: it was
+	// lost before its removal, or the controllers have switched it off before it powered off by
+	// itself. Such a machine erases itself at its next boot.
+	// +optional
+	// +kubebuilder:validation:Enum=NotConfirmed
+	Erasure string `json:"erasure,omitempty"`
 }
 
 // HostClaim is the claim of a MachineSet on a machine.
@@ -74,6 +109,12 @@ type HostClaim struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Machine string `json:"machine"`
+	// onRemoval is the value of Machine.spec.join.onRemoval in the template: Wipe if the machine
+	// erases itself after it has left the cluster. Only then the controllers operate its power
+	// switch after the claim.
+	// +optional
+	// +kubebuilder:validation:Enum=Keep;Wipe
+	OnRemoval string `json:"onRemoval,omitempty"`
 }
 
 // HostApproval is the approval of a machine, by an operator or by a rule.

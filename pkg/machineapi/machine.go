@@ -82,9 +82,10 @@ type OrlopMachineSpec struct {
 type MachinePower struct {
 	// secret is the name of a Secret of the namespace kube-system, of type orlop.dev/power-switch,
 	// with the access to the management controller (BMC) of the machine by Redfish. Its keys are
-	// machine (the name of this machine), endpoint (https://HOST), username, password, either
-	// fingerprint (sha256:…, of the key of the controller) or ca.crt, and optionally system (the
-	// ID of the system, if the controller has several).
+	// either machine (the name of this machine) or uuid (the UUID of this machine, as the
+	// controller and the firmware show it; an OrlopHost needs it), endpoint (https://HOST),
+	// username, password, either fingerprint (sha256:…, of the key of the controller) or ca.crt,
+	// and optionally system (the ID of the system, if the controller has several).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`

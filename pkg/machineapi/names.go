@@ -71,9 +71,51 @@ const PowerSecretType = "orlop.dev/power-switch"
 // PowerOff is the value of MachinePower.AfterFencing by which a machine stays off after a fence.
 const PowerOff = "Off"
 
+// OnDemandAnnotation is the annotation of a MachineDeployment by which the controllers scale it
+// between its minimum and maximum. Its value is "true". The annotations of cluster-autoscaler alone
+// change nothing, because cluster-autoscaler may run in the cluster.
+const OnDemandAnnotation = "orlop.dev/power-on-demand"
+
+// RememberedAnnotation is the annotation of a MachineSet with what the controllers remember about a
+// MachineDeployment that they scale: the shape of its machines, and pods that they did not help.
+const RememberedAnnotation = "orlop.dev/power-on-demand-remembered"
+
+// The annotations of a MachineDeployment with its minimum and maximum of machines.
+// Cluster-autoscaler's provider for Cluster API has the same annotations.
+const (
+	MinSizeAnnotation = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
+	MaxSizeAnnotation = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
+)
+
+// The annotations of a MachineDeployment with the properties of a machine that it would add:
+// quantities, and lists with commas of KEY=VALUE and KEY=VALUE:EFFECT. The provider of
+// cluster-autoscaler for Cluster API has the same annotations. They are used until a machine of the
+// MachineDeployment was ready. Without them, the controllers use an estimate from the inventory.
+const (
+	CapacityCPUAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/cpu"
+	CapacityMemoryAnnotation = "capacity.cluster-autoscaler.kubernetes.io/memory"
+	CapacityLabelsAnnotation = "capacity.cluster-autoscaler.kubernetes.io/labels"
+	CapacityTaintsAnnotation = "capacity.cluster-autoscaler.kubernetes.io/taints"
+)
+
+// KeepAnnotation is the annotation with which a Machine or a Node is excluded from the removal by
+// power on demand. Its value is "true". Cluster-autoscaler has the same annotation for Nodes.
+const KeepAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+
+// MarkedOnDemand is the value of Cluster API's annotation delete-machine with which power on demand
+// marks a Machine before it removes the machine. MachineSets remove marked Machines first, whatever
+// the value is.
+const MarkedOnDemand = "orlop-power-on-demand"
+
+// ConditionOnDemand is the condition of a MachineDeployment that the controllers scale between its
+// minimum and maximum. It is False if they cannot scale it, or if pods wait that they cannot help.
+const ConditionOnDemand = "PowerOnDemand"
+
 // The types of the conditions of an OrlopHost, which the controllers write.
 const (
 	// ConditionWaiting is true while the machine waits for a configuration and sends its inventory.
+	// While it is false, its reason is Silent, or the state of a machine with a power switch, such
+	// as Off.
 	ConditionWaiting = "Waiting"
 	// ConditionApproved is true if spec.approval approves the fingerprint of the machine. If the
 	// approval comes from a rule, the rule must still approve the machine, too.
@@ -83,6 +125,9 @@ const (
 // ConditionValid is the type of the condition of an OrlopApprovalRule, which the controllers write.
 // It is true if the rule can approve machines.
 const ConditionValid = "Valid"
+
+// ErasureNotConfirmed is the value of HostStandby.Erasure.
+const ErasureNotConfirmed = "NotConfirmed"
 
 // ConditionMessage shortens a text to 1024 bytes of valid UTF-8, for the message of a condition.
 func ConditionMessage(text string) string {

@@ -67,7 +67,8 @@ func (s *story) bmcVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// startBMC starts the Redfish service, and writes the Secrets with the access to it.
+// startBMC starts the Redfish service, and writes the Secrets with the access to it. The Secret of
+// a machine with a UUID has the UUID, so it can be used for a host of the inventory.
 func (s *story) startBMC(ts *testscript.TestScript, file string, names []string) {
 	const user, password = "orlop", "the-password-of-the-controllers"
 	s.boards = map[string]*board{}
@@ -83,11 +84,15 @@ func (s *story) startBMC(ts *testscript.TestScript, file string, names []string)
 	ts.Check(err)
 	var items []any
 	for _, name := range names {
+		data := map[string]any{"endpoint": "https://" + host.Addr().String(), "system": name, "username": user, "password": password, "ca.crt": string(ca)}
+		if uuid := s.boards[name].Hardware().UUID; uuid != "" {
+			data["uuid"] = uuid
+		} else {
+			data["machine"] = name
+		}
 		items = append(items, map[string]any{
 			"apiVersion": "v1", "kind": "Secret", "type": "orlop.dev/power-switch", "metadata": map[string]any{"name": name + "-power", "namespace": "kube-system"},
-			"stringData": map[string]any{
-				"machine": name, "endpoint": "https://" + host.Addr().String(), "system": name, "username": user, "password": password, "ca.crt": string(ca),
-			},
+			"stringData": data,
 		})
 	}
 	secrets, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})

@@ -384,6 +384,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	secureboot    firmware with Secure Boot, in setup mode; with secureboot=NAME, the firmware has
 //	              the keys that machine NAME has enrolled. Machine NAME must be off
 //	tpm           a TPM 2.0, which keeps its state over power cycles of the machine
+//	uuid=UUID     its UUID in the firmware and at its management controller
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
 //	more=MIB,…    further blank disks of these sizes (more0, more1, …)
 //	cdrom=FILE    this artifact of the image is a CD in the machine's drive; without blank=, the
@@ -440,6 +441,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			spec.Firmware.Vars = vm.VarsPath(s.machine(ts, value))
 		case "tpm":
 			spec.TPM = true
+		case "uuid":
+			spec.Identity.UUID = value
 		case "blank":
 			for text := range strings.SplitSeq(value, ",") {
 				mib, err := strconv.ParseInt(text, 10, 64)

@@ -14,6 +14,11 @@
 //	-                           being deleted     removal                    no
 //	with another key: waits     -                 -                          no
 //
+// The OrlopHost of a machine with a power switch is not deleted when the machine joins. When the
+// machine has left, giveBack returns the host to the inventory before the Machine is finalized, and
+// package standby has it switched off. A set that finds no waiting host has hosts switched on that
+// are off (docs/decisions/0125-power-of-claims.md).
+//
 // A claim is a write to the OrlopHost that fails if the object has changed, so a host has at most
 // one claim. A Machine has a finalizer. Plan removes the finalizer when the machine is no member of
 // the cluster and cannot join any more.

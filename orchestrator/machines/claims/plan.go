@@ -11,8 +11,12 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/admission/claim"
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption/ondemand"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
@@ -37,6 +41,8 @@ type Snapshot struct {
 	Own         []*machineapi.OrlopMachine
 	Nodes       []string          // names of the Nodes
 	Listing     inventory.Listing // the list of machined
+	// Demand has the decisions of power on demand, by the names of the MachineDeployments.
+	Demand map[string]ondemand.Verdict
 }
 
 // Verb is the kind of a change.
@@ -47,7 +53,10 @@ const (
 	Create   Verb = "create"           // create the object
 	Status   Verb = "write status"     // write the status of the object
 	Adjust   Verb = "adjust"           // write spec.replicas and spec.template of a MachineSet
-	Claim    Verb = "write claim"      // write spec.claim of an OrlopHost; nil removes it
+	Claim    Verb = "write claim"      // write spec.claim and spec.standby of an OrlopHost
+	Return   Verb = "return"           // the same, and remove spec.approval
+	PowerOn  Verb = "order power-on"   // write spec.standby of an OrlopHost
+	Dismiss  Verb = "withdraw order"   // the same
 	Delete   Verb = "delete"           // a Machine
 	Finalize Verb = "remove finalizer" // write metadata.finalizers of a Machine
 )
@@ -69,9 +78,9 @@ type Result struct {
 	Changes []Change
 	// List is the list of claims and removals for machined.
 	List claim.List
-	// Decides reports whether a change claims or releases a host, or deletes a Machine. The
-	// snapshot of such a plan must not be stale, because a set could otherwise claim or delete too
-	// many machines.
+	// Decides reports whether a change claims, releases, returns, switches on or dismisses a host,
+	// or deletes a Machine. The snapshot of such a plan must not be stale, because a set could
+	// otherwise claim or delete too many machines.
 	Decides bool
 }
 
@@ -82,7 +91,7 @@ type plan struct {
 	own       map[string]*machineapi.OrlopMachine
 	machines  map[string]*clusterv1.Machine
 	templates map[string]*template
-	taken     map[string]bool // names of the hosts that this plan claims
+	taken     map[string]bool // names of the hosts that this plan claims or switches on
 }
 
 // Plan returns the changes to make and the list for machined. After all changes are made, Plan
@@ -125,14 +134,13 @@ func sorted[T metav1.Object](all []T) []T {
 
 func (p *plan) change(verb Verb, o metav1.Object) {
 	p.Changes = append(p.Changes, Change{verb, o})
-	p.Decides = p.Decides || verb == Claim || verb == Delete
+	p.Decides = p.Decides || verb == Claim || verb == Return || verb == PowerOn || verb == Dismiss || verb == Delete
 }
 
 // claimed returns the claim of a Machine, which is in its OrlopMachine. It returns nil if the
 // machine is no claimed worker. This package and machined never remove such a machine from the
-// cluster.
-func (p *plan) claimed(m *clusterv1.Machine) *machineapi.MachineClaim {
-	own := p.own[m.Name]
+// cluster. own is the OrlopMachine; nil if there is none.
+func claimed(m *clusterv1.Machine, own *machineapi.OrlopMachine) *machineapi.MachineClaim {
 	_, controlPlane := m.Labels[clusterv1.MachineControlPlaneLabel]
 	if own == nil || own.Spec.Role != machineapi.RoleWorker || controlPlane {
 		return nil
@@ -144,7 +152,7 @@ func (p *plan) claimed(m *clusterv1.Machine) *machineapi.MachineClaim {
 // removal after the deletion of its Machine. It removes the finalizer of the Machine when the
 // machine has left.
 func (p *plan) machine(m *clusterv1.Machine) {
-	c := p.claimed(m)
+	c := claimed(m, p.own[m.Name])
 	if !slices.Contains(m.Finalizers, Finalizer) {
 		return
 	}
@@ -157,6 +165,10 @@ func (p *plan) machine(m *clusterv1.Machine) {
 			p.finalize(m)
 		}
 	case leaves && p.gone(m):
+		if h := p.hostOf(m); h != nil {
+			p.giveBack(h, m)
+			return // the Machine is finalized in a later pass
+		}
 		p.finalize(m)
 	case leaves:
 		if len(p.List.Removals) < claim.MaxClaims {
@@ -171,6 +183,43 @@ func (p *plan) machine(m *clusterv1.Machine) {
 // any more. Without the list of machined it returns false.
 func (p *plan) gone(m *clusterv1.Machine) bool {
 	return p.Listing.Members != nil && !slices.Contains(p.Listing.Names, m.Name) && p.Now.Sub(m.DeletionTimestamp.Time) >= settle
+}
+
+// hostOf returns the host with a power switch that is claimed for a Machine; nil if there is none.
+func (p *plan) hostOf(m *clusterv1.Machine) *machineapi.OrlopHost {
+	for _, h := range p.Hosts {
+		if c := h.Spec.Claim; c != nil && c.Machine == m.Name && h.Spec.Power != nil && h.DeletionTimestamp == nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// giveBack returns a host with a power switch to the inventory after its machine has left the
+// cluster. If its template says so, the machine erases itself and is switched off (package
+// standby). Otherwise it keeps its data and its power. Its key has left the cluster, so the
+// approval ends, too. A machine that still waits has never got its configuration, and stays as it
+// is.
+func (p *plan) giveBack(h *machineapi.OrlopHost, m *clusterv1.Machine) {
+	if waits(h) {
+		p.release(h)
+		return
+	}
+	o := standby.Operation{Phase: standby.Unerased, Since: p.Now}
+	if h.Spec.Claim.OnRemoval == string(config.RemovalWipe) {
+		o.Phase, o.Unconfirmed = standby.SwitchOff, lost(m)
+	}
+	h = h.DeepCopy()
+	h.Spec.Claim, h.Spec.Approval = nil, nil
+	h.Spec.Standby = hosts.Standby(o)
+	p.change(Return, h)
+}
+
+// lost reports whether the machine of a deleted Machine was not ready when the Machine was deleted.
+// Such a machine may be off, and may not know of its removal.
+func lost(m *clusterv1.Machine) bool {
+	c := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineReadyCondition)
+	return c == nil || c.Status != metav1.ConditionTrue && !c.LastTransitionTime.After(m.DeletionTimestamp.Time)
 }
 
 func (p *plan) finalize(m *clusterv1.Machine) {
@@ -222,13 +271,17 @@ func (p *plan) listRule(name string) bool {
 }
 
 // abandoned releases a host if the MachineSet that has claimed it does not exist any more and there
-// is no Machine.
+// is no Machine. It dismisses a host that was switched on for such a set.
 func (p *plan) abandoned(h *machineapi.OrlopHost) {
-	c := h.Spec.Claim
-	if c == nil || p.machines[c.Machine] != nil || slices.ContainsFunc(p.Sets, func(s *clusterv1.MachineSet) bool { return s.Name == c.MachineSet && s.DeletionTimestamp == nil }) {
-		return
+	exists := func(set string) bool {
+		return slices.ContainsFunc(p.Sets, func(s *clusterv1.MachineSet) bool { return s.Name == set && s.DeletionTimestamp == nil })
 	}
-	p.release(h)
+	switch c := h.Spec.Claim; {
+	case c != nil && p.machines[c.Machine] == nil && !exists(c.MachineSet):
+		p.release(h)
+	case c == nil && isOrdered(h) && !exists(hosts.Operation(h).For):
+		p.dismiss(h)
+	}
 }
 
 // release removes the claim of a host without a Machine. machined has never got such a claim.

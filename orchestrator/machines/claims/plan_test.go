@@ -15,8 +15,12 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/admission/claim"
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption/ondemand"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -50,11 +54,33 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// signed and ruleOnly are templates that an operator has signed. ruleOnly accepts only machines
-// that a rule approves.
-var signed, ruleOnly = sign(false), sign(true)
+// signed, ruleOnly and keeps are templates that an operator has signed. ruleOnly accepts only
+// machines that a rule approves. With keeps, a machine keeps its data after its removal.
+var signed, ruleOnly, keeps = sign(false, config.RemovalWipe), sign(true, config.RemovalWipe), sign(false, config.RemovalKeep)
 
-func sign(ruleOnly bool) claim.Signed {
+// documents returns the documents of a worker.
+func documents(policy config.OnRemoval) []byte {
+	cert := func(name string) config.CertKey {
+		ca, err := pki.NewCA(name, time.Hour)
+		if err != nil {
+			panic(err)
+		}
+		pair, err := config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM()))
+		if err != nil {
+			panic(err)
+		}
+		return config.CertKey{Cert: pair.Cert}
+	}
+	endpoint, err := config.ParseEndpoint("https://10.0.0.11:6443")
+	if err != nil {
+		panic(err)
+	}
+	next := config.New("rack7", config.RoleWorker).WithCluster("orlop", endpoint, config.PKI{Kubernetes: cert("kubernetes"), Machine: cert("machine")}, config.EncryptionKey{})
+	next.Cluster.Spec.JoinRequests = true
+	return config.Marshal(next.WithJoin(config.Join{From: []string{"10.0.0.11"}, OnRemoval: policy}))
+}
+
+func sign(ruleOnly bool, policy config.OnRemoval) claim.Signed {
 	ca, err := pki.NewCA("operator", 24*time.Hour)
 	if err != nil {
 		panic(err)
@@ -64,7 +90,7 @@ func sign(ruleOnly bool) claim.Signed {
 		panic(err)
 	}
 	now := time.Now().Truncate(time.Second)
-	s, err := claim.Sign(claim.Template{Documents: []byte("kind: Machine\n"), Prefix: "rack7", Expires: now.Add(time.Hour), RuleOnly: ruleOnly}, admin, now)
+	s, err := claim.Sign(claim.Template{Documents: documents(policy), Prefix: "rack7", Expires: now.Add(time.Hour), RuleOnly: ruleOnly}, admin, now)
 	if err != nil {
 		panic(err)
 	}
@@ -237,7 +263,7 @@ func (w *world) machined(l claim.List, only func(name string) bool) {
 	for _, c := range l.Claims {
 		if only(c.Name) {
 			w.members[c.Key] = c.Name
-			delete(w.hosts, machineapi.HostName(c.Key))
+			w.joined(c.Key)
 			o := w.machines[c.Name].DeepCopy()
 			for _, kind := range []string{clusterv1.MachineReadyCondition, clusterv1.MachineAvailableCondition, clusterv1.MachineUpToDateCondition} {
 				meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Ready"})
@@ -248,10 +274,68 @@ func (w *world) machined(l claim.List, only func(name string) bool) {
 	for _, m := range l.Removals {
 		if only(m.Name) && w.members[m.Key] == m.Name {
 			delete(w.members, m.Key)
-			w.host(1000+w.uids, false)
-			w.uids++
+			if h := w.hosts[machineapi.HostName(m.Key)]; h == nil || h.Spec.Power == nil {
+				w.host(1000+w.uids, false)
+				w.uids++
+			}
 		}
 	}
+}
+
+// joined does what package hosts does with the OrlopHost of a machine that has joined.
+func (w *world) joined(key string) {
+	name := machineapi.HostName(key)
+	if h := w.hosts[name]; h == nil || h.Spec.Power == nil {
+		delete(w.hosts, name)
+		return
+	}
+	w.waits(name, false)
+}
+
+// waits changes condition Waiting of a host.
+func (w *world) waits(name string, waits bool) *machineapi.OrlopHost {
+	h := w.hosts[name].DeepCopy()
+	c := metav1.Condition{Type: machineapi.ConditionWaiting, Status: metav1.ConditionFalse, Reason: "Silent"}
+	if waits {
+		c.Status, c.Reason = metav1.ConditionTrue, "NoConfiguration"
+	}
+	meta.SetStatusCondition(&h.Status.Conditions, c)
+	w.hosts[name] = h
+	return h
+}
+
+// switches does what package hosts does with the power of hosts: a returned machine, and one that
+// is not needed, are off. A machine that is switched on reports with another key, and gets the
+// power switch of its host.
+func (w *world) switches() {
+	for _, h := range values(w.hosts) {
+		switch o := hosts.Operation(h); o.Phase {
+		case standby.SwitchOff:
+			if w.members[h.Spec.Fingerprint] != "" || h.Spec.Claim != nil || h.Spec.Approval != nil {
+				w.t.Errorf("%s is switched off: %+v", h.Name, h.Spec)
+			}
+			h.Spec.Standby.Phase = string(standby.Off)
+		case standby.Surplus:
+			h.Spec.Standby.Phase = string(standby.Off)
+			w.waits(h.Name, false)
+		case standby.SwitchOn:
+			w.uids++
+			next := w.host(2000+w.uids, false)
+			next.Spec.Power, next.Labels, next.Status.Inventory = h.Spec.Power, h.Labels, h.Status.Inventory
+			next.Spec.Standby = hosts.Standby(standby.Operation{Phase: standby.Reported, Since: w.now, For: o.For})
+			delete(w.hosts, h.Name)
+		}
+	}
+}
+
+// ordered returns the names of the hosts that are switched on for a set.
+func (w *world) ordered(set string) (names []string) {
+	for _, h := range values(w.hosts) {
+		if o := hosts.Operation(h); o.For == set && h.Spec.Claim == nil {
+			names = append(names, h.Name)
+		}
+	}
+	return names
 }
 
 func all(string) bool { return true }
@@ -263,6 +347,7 @@ func (w *world) settleDown() {
 	for range 40 {
 		r := w.pass()
 		w.machined(r.List, all)
+		w.switches()
 		w.now = w.now.Add(settle)
 		if len(r.Changes) == 0 && len(r.List.Claims) == 0 && len(r.List.Removals) == 0 {
 			return
@@ -425,7 +510,8 @@ func TestTemplate(t *testing.T) {
 
 // TestRandomWorlds makes random changes to many clusters. It checks that only approved hosts are
 // claimed, that no host is claimed twice, and that no control-plane machine is removed. In the end,
-// the changes stop, and no set has more machines than its replicas.
+// the changes stop, and no set has more machines than its replicas. No host stays on that was
+// switched on for a set with enough machines.
 func TestRandomWorlds(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -439,7 +525,9 @@ func TestRandomWorlds(t *testing.T) {
 		for range 30 {
 			switch r.IntN(8) {
 			case 0:
-				w.host(next, r.IntN(3) > 0)
+				if h := w.host(next, r.IntN(3) > 0); r.IntN(2) == 0 {
+					h.Spec.Power = &machineapi.MachinePower{Secret: fmt.Sprint("power", next)}
+				}
 				next++
 			case 1:
 				w.deployments[names[r.IntN(2)]].Spec.Replicas = new(int32(r.IntN(4)))
@@ -460,6 +548,9 @@ func TestRandomWorlds(t *testing.T) {
 			default:
 				list := w.pass().List
 				w.machined(list, func(string) bool { return r.IntN(2) == 0 })
+				if r.IntN(2) == 0 {
+					w.switches()
+				}
 				w.now = w.now.Add(time.Duration(r.IntN(60)) * time.Second)
 			}
 		}
@@ -471,8 +562,12 @@ func TestRandomWorlds(t *testing.T) {
 					live++
 				}
 			}
-			if want := int(*w.deployments[name].Spec.Replicas); live > want {
+			want := int(*w.deployments[name].Spec.Replicas)
+			if live > want {
 				t.Errorf("seed %d: set %s has %d machines, want %d", seed, name, live, want)
+			}
+			if on := w.ordered(name); len(on) > max(0, want-live) {
+				t.Errorf("seed %d: set %s has %d of %d machines, and hosts %v stay on for it", seed, name, live, want, on)
 			}
 		}
 		if t.Failed() {
@@ -522,5 +617,44 @@ func TestRules(t *testing.T) {
 	delete(w.hosts, h.Name)
 	if pass(); len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "rack" {
 		t.Errorf("after the deletion of the OrlopHost: %+v", r.List)
+	}
+}
+
+// TestDemandCondition checks the condition of power on demand.
+func TestDemandCondition(t *testing.T) {
+	w := newWorld(t)
+	d := w.deployment("workers", 0)
+	find := func(v *ondemand.Verdict) *metav1.Condition {
+		t.Helper()
+		s := w.snapshot()
+		if v != nil {
+			s.Demand = map[string]ondemand.Verdict{"workers": *v}
+		}
+		for _, c := range Plan(s).Changes {
+			w.do(c)
+		}
+		return meta.FindStatusCondition(w.deployments["workers"].Status.Conditions, machineapi.ConditionOnDemand)
+	}
+	full := &ondemand.Verdict{State: ondemand.Full, Message: "the maximum is 1"}
+	if c := find(full); c != nil {
+		t.Errorf("without annotations: %+v", c)
+	}
+	w.deployments["workers"].Annotations = map[string]string{machineapi.MaxSizeAnnotation: "1"}
+	if c := find(full); c != nil {
+		t.Errorf("without the choice of an operator: %+v", c)
+	}
+	w.deployments["workers"].Annotations[machineapi.OnDemandAnnotation] = "true"
+	if c := find(full); c == nil || c.Status != metav1.ConditionFalse || c.Reason != "MaximumReached" || c.Message != "the maximum is 1" {
+		t.Errorf("%+v", c)
+	}
+	if c := find(nil); c == nil || c.Reason != "MaximumReached" {
+		t.Errorf("before the first decision of another leader: %+v", c)
+	}
+	if c := find(&ondemand.Verdict{State: ondemand.Steady}); c == nil || c.Status != metav1.ConditionTrue {
+		t.Errorf("%+v", c)
+	}
+	w.deployments["workers"].Annotations = nil
+	if c := find(full); c != nil {
+		t.Errorf("%+v of %s", c, d.Name)
 	}
 }

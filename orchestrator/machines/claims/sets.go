@@ -13,7 +13,10 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/admission/claim"
+	"github.com/orlop-os/orlop/pkg/disruption/ondemand"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
@@ -21,6 +24,7 @@ import (
 const (
 	reasonSatisfied = "Satisfied" // the set has its machines
 	reasonNoHost    = "NoMatchingHost"
+	reasonPowering  = "PoweringOn" // enough hosts are switched on, and are not claimed yet
 	reasonTemplate  = "TemplateUnusable"
 	reasonJoining   = "MachinesJoining"
 	reasonLeaving   = "MachinesLeaving"
@@ -138,6 +142,8 @@ func (p *plan) set(set *clusterv1.MachineSet) {
 	}
 	if have < want {
 		scaling.Status, scaling.Reason, scaling.Message = p.claim(set, want-have)
+	} else {
+		p.dismissBut(set, 0)
 	}
 	p.setStatus(set, m, scaling)
 }
@@ -159,18 +165,19 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 			break
 		}
 		machine := claim.Name(t.prefix, h.Spec.Fingerprint)
-		if !t.takes(h) && h.Spec.Claim == nil && t.matches(h) {
+		if !t.takes(h) && h.Spec.Claim == nil && (h.Spec.Power == nil || waits(h)) && t.matches(h) {
 			unapproved++
 		}
 		if !p.available(h) || !t.takes(h) || p.used(machine) || !t.matches(h) {
 			continue
 		}
 		next := h.DeepCopy()
-		next.Spec.Claim = &machineapi.HostClaim{MachineSet: set.Name, Template: name, Machine: machine}
+		next.Spec.Claim, next.Spec.Standby = &machineapi.HostClaim{MachineSet: set.Name, Template: name, Machine: machine, OnRemoval: string(t.onRemoval())}, nil
 		p.taken[h.Name] = true
 		p.change(Claim, next)
 		missing--
 	}
+	p.dismissBut(set, missing)
 	if missing == 0 {
 		return metav1.ConditionTrue, reasonJoining, "hosts are claimed"
 	}
@@ -178,7 +185,91 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 	if t.ruleOnly {
 		by = " by an OrlopApprovalRule, which the template demands"
 	}
-	return metav1.ConditionTrue, reasonNoHost, fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved%s", missing, name, unapproved, by)
+	reason = reasonNoHost
+	message = fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved%s", missing, name, unapproved, by)
+	if coming := p.powerOn(set, t, missing); coming > 0 {
+		message += fmt.Sprintf("; %d of them are switched on for this set, and can be claimed after they have reported and are approved", coming)
+		if coming >= missing {
+			reason = reasonPowering
+		}
+	}
+	return metav1.ConditionTrue, reason, message
+}
+
+// powerOn orders that hosts that are off and match are switched on for a set, and returns how many
+// hosts are on the way. Together with the hosts of former orders, they are not more than missing. A
+// host that has reported counts until it is claimed, so an approval that is missing does not cause
+// further orders.
+func (p *plan) powerOn(set *clusterv1.MachineSet, t *template, missing int) (coming int) {
+	for _, h := range p.Hosts {
+		o := hosts.Operation(h)
+		if o.For == set.Name && h.Spec.Power != nil && h.Spec.Claim == nil && !p.taken[h.Name] && o.OnTheWay(p.Now) && t.matches(h) {
+			coming++
+		}
+	}
+	for _, h := range sorted(p.Hosts) {
+		if coming >= missing {
+			break
+		}
+		o := hosts.Operation(h)
+		free := (o.Phase == standby.Off || o.Phase == standby.Surplus) && !isInUse(h)
+		if !free || h.DeletionTimestamp != nil || h.Spec.Power == nil || h.Spec.Claim != nil || p.taken[h.Name] || !t.matches(h) {
+			continue
+		}
+		next, order := h.DeepCopy(), standby.Operation{Phase: standby.SwitchOn, Since: p.Now, For: set.Name, Unconfirmed: o.Unconfirmed}
+		if o.Phase == standby.Surplus && waits(h) { // it waits for an approval
+			order.Phase = standby.Reported
+		}
+		next.Spec.Standby = hosts.Standby(order)
+		p.taken[h.Name] = true
+		p.change(PowerOn, next)
+		coming++
+	}
+	return coming
+}
+
+// isInUse reports whether a member of the cluster can be the machine of a host.
+func isInUse(h *machineapi.OrlopHost) bool {
+	c := meta.FindStatusCondition(h.Status.Conditions, machineapi.ConditionWaiting)
+	return c != nil && c.Reason == "InUse"
+}
+
+// isOrdered reports whether a host was switched on for a MachineSet, and is not claimed yet.
+func isOrdered(h *machineapi.OrlopHost) bool {
+	return h.DeletionTimestamp == nil && h.Spec.Power != nil && h.Spec.Claim == nil && hosts.Operation(h).For != ""
+}
+
+// dismissBut dismisses the hosts that were switched on for a set, except for the number of hosts
+// that it needs: those that have reported stay first, then those that are on the way, then those
+// that are late.
+func (p *plan) dismissBut(set *clusterv1.MachineSet, needed int) {
+	var ordered []*machineapi.OrlopHost
+	for _, h := range sorted(p.Hosts) {
+		if isOrdered(h) && !p.taken[h.Name] && hosts.Operation(h).For == set.Name {
+			ordered = append(ordered, h)
+		}
+	}
+	rank := func(h *machineapi.OrlopHost) int {
+		switch o := hosts.Operation(h); {
+		case o.Phase == standby.Reported:
+			return 0
+		case o.OnTheWay(p.Now):
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(ordered, func(a, b *machineapi.OrlopHost) int { return cmp.Compare(rank(a), rank(b)) })
+	for _, h := range ordered[min(needed, len(ordered)):] {
+		p.dismiss(h)
+	}
+}
+
+// dismiss marks a host that no set needs any more. It is switched off later (package standby).
+func (p *plan) dismiss(h *machineapi.OrlopHost) {
+	next := h.DeepCopy()
+	next.Spec.Standby = hosts.Standby(standby.Operation{Phase: standby.Surplus, Since: p.Now, Unconfirmed: hosts.Operation(h).Unconfirmed})
+	p.taken[h.Name] = true
+	p.change(Dismiss, next)
 }
 
 // create creates the Machine of a claimed host. infrastructure creates the OrlopMachine in a later
@@ -223,8 +314,15 @@ func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 		},
 		Spec: machineapi.OrlopMachineSpec{
 			ProviderID: m.Spec.ProviderID, Role: machineapi.RoleWorker, Claim: &machineapi.MachineClaim{Fingerprint: h.Spec.Fingerprint, Template: c.Template, Rule: h.Spec.Approval.Rule},
+			Power: h.Spec.Power.DeepCopy(),
 		},
 	})
+}
+
+// IsRemovable reports whether a set can delete a Machine. own is its OrlopMachine; nil if it does
+// not exist yet.
+func IsRemovable(m *clusterv1.Machine, own *machineapi.OrlopMachine) bool {
+	return slices.Contains(m.Finalizers, Finalizer) && (own == nil || claimed(m, own) != nil)
 }
 
 // removable returns the Machines that a set can delete, in this order: first Machines that an
@@ -232,9 +330,7 @@ func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 // joined, then those that are not ready, then all others. Within each group, the newest Machine is
 // first.
 func (p *plan) removable(all []*clusterv1.Machine) []*clusterv1.Machine {
-	all = slices.DeleteFunc(slices.Clone(all), func(m *clusterv1.Machine) bool {
-		return !slices.Contains(m.Finalizers, Finalizer) || p.own[m.Name] != nil && p.claimed(m) == nil
-	})
+	all = slices.DeleteFunc(slices.Clone(all), func(m *clusterv1.Machine) bool { return !IsRemovable(m, p.own[m.Name]) })
 	rank := func(m *clusterv1.Machine) int {
 		switch _, wanted := m.Annotations[clusterv1.DeleteMachineAnnotation]; {
 		case wanted:
@@ -319,9 +415,33 @@ func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.M
 		}
 		p.setConditions(&st.Conditions, d.Generation, conditions...)
 	}
+	p.demandCondition(d, &st.Conditions)
 	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
 		p.change(Status, next)
 	}
+}
+
+// demandCondition sets the condition of power on demand, or removes it if the controllers do not
+// scale the MachineDeployment. It keeps the condition until the first decision.
+func (p *plan) demandCondition(d *clusterv1.MachineDeployment, all *[]metav1.Condition) {
+	v, decided := p.Demand[d.Name]
+	switch {
+	case !OnDemand(d):
+		meta.RemoveStatusCondition(all, machineapi.ConditionOnDemand)
+	case decided:
+		status := metav1.ConditionTrue
+		if slices.Contains([]ondemand.State{ondemand.Invalid, ondemand.Full, ondemand.Unknown, ondemand.Held, ondemand.Futile}, v.State) {
+			status = metav1.ConditionFalse
+		}
+		p.setConditions(all, d.Generation, metav1.Condition{Type: machineapi.ConditionOnDemand, Status: status, Reason: string(v.State), Message: v.Message})
+	}
+}
+
+// OnDemand reports whether the controllers scale a MachineDeployment by themselves: an operator has
+// chosen it by an annotation. The annotations of cluster-autoscaler are no sufficient reason,
+// because cluster-autoscaler may run in the cluster.
+func OnDemand(d *clusterv1.MachineDeployment) bool {
+	return d.Annotations[machineapi.OnDemandAnnotation] == "true"
 }
 
 // setConditions adds or replaces conditions. generation is the observed generation of their object.

@@ -1,7 +1,8 @@
 // Package hosts computes the OrlopHost objects of waiting machines, which are machines without a
 // configuration (docs/decisions/0103-inventory.md). It also decides which waiting machines an
-// approval rule approves (rules.go, docs/decisions/0120-approval-rules.md). Plan is pure. Package
-// machines reads the objects and performs the changes.
+// approval rule approves (rules.go, docs/decisions/0120-approval-rules.md), and when the power
+// switch of a host is operated (standby.go, docs/decisions/0125-power-of-claims.md). Plan is pure.
+// Package machines reads the objects and performs the changes.
 package hosts
 
 import (
@@ -10,11 +11,14 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
@@ -42,6 +46,24 @@ type Snapshot struct {
 	Listing inventory.Listing // the list of machined
 	Objects []*machineapi.OrlopHost
 	Rules   []*machineapi.OrlopApprovalRule
+	// Operate means that power switches of hosts are operated, because claims are enabled.
+	Operate bool
+	// Power has the power switches of the hosts that NeedPower returns, by the names of the hosts.
+	Power map[string]fence.Switch
+	// Boards has texts that identify the controllers (BMC), by the names of their Secrets. nil
+	// means that the Secrets were not read. Then no power switch is operated.
+	Boards map[string]string
+	// Nodes and Own are the members of the cluster.
+	Nodes []*corev1.Node
+	Own   []*machineapi.OrlopMachine
+}
+
+// Result is the output of Plan.
+type Result struct {
+	Changes []Change
+	// Calls are the requests to power switches. They follow the changes. A host that has changed
+	// since Plan has seen it must not be switched on or off.
+	Calls []Call
 }
 
 // Verb is the kind of a change.
@@ -52,6 +74,8 @@ const (
 	Create  Verb = "create"
 	Status  Verb = "write status"
 	Approve Verb = "write approval" // write spec.approval of an OrlopHost; nil withdraws it
+	Power   Verb = "write standby"  // write spec.standby of an OrlopHost; nil removes it
+	Equip   Verb = "equip"          // write labels, spec.power and spec.standby of an OrlopHost
 	Delete  Verb = "delete"
 )
 
@@ -75,18 +99,33 @@ func (c Change) String() string {
 type plan struct {
 	Snapshot
 	verdicts map[string]verdict // decisions of the rules, by name of the host
+	// power has the decisions about power switches, by name of the host.
+	power map[string]standby.Verdict
+	// stated has the hosts by the UUID that they state.
+	stated  map[string][]*machineapi.OrlopHost
+	members members
+	changes []Change
+	calls   []Call
+}
+
+func newPlan(s Snapshot) plan {
+	return plan{Snapshot: s, stated: byUUID(s.Objects), members: membersOf(s)}
 }
 
 // Plan returns the changes to make. After all changes are made, Plan returns no further change.
-func Plan(s Snapshot) []Change {
+func Plan(s Snapshot) Result {
 	decided := decide(s)
-	p := plan{s, decided.verdicts}
-	changes := decided.approvals
-	byName, count := map[string]*machineapi.OrlopHost{}, len(s.Objects)
+	p := newPlan(s)
+	p.verdicts = decided.verdicts
+	p.standbys()
+	changes := append(decided.approvals, p.changes...)
+	byName, count := map[string]*machineapi.OrlopHost{}, 0
 	for _, o := range s.Objects {
-		byName[o.Name] = o
+		if byName[o.Name] = o; o.Spec.Power == nil { // an operator has chosen the others
+			count++
+		}
 	}
-	waiting := map[string]bool{}
+	listed := map[string]bool{}
 	for _, e := range s.Listing.Waiting {
 		name := machineapi.HostName(e.Key)
 		object, found := byName[name]
@@ -99,17 +138,17 @@ func Plan(s Snapshot) []Change {
 		// An object with this name and another fingerprint belongs to another program, so Plan does
 		// not change it.
 		case found && object.Spec.Fingerprint == e.Key:
-			waiting[name] = true
+			listed[name] = true
 			changes = append(changes, p.describe(object, e)...)
 		}
 	}
 	for _, o := range s.Objects {
-		if !waiting[o.Name] {
+		if !listed[o.Name] {
 			changes = append(changes, p.silent(o)...)
 		}
 	}
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Object.Name, b.Object.Name) })
-	return append(changes, decided.status...)
+	return Result{append(changes, decided.status...), p.calls}
 }
 
 // describe returns the change, if any, that writes the state of a waiting machine to the status of
@@ -117,7 +156,7 @@ func Plan(s Snapshot) []Change {
 func (p plan) describe(o *machineapi.OrlopHost, e inventory.Entry) []Change {
 	next := o.DeepCopy()
 	next.Status.Address, next.Status.Inventory = e.Address.String(), describeHost(e.Host)
-	p.setConditions(next, true)
+	p.setConditions(next, waiting)
 	seen := metav1.NewTime(e.Last.Truncate(time.Second))
 	if old := o.Status.LastSeen; old == nil || seen.Sub(old.Time) >= seenInterval {
 		next.Status.LastSeen = &seen
@@ -128,23 +167,29 @@ func (p plan) describe(o *machineapi.OrlopHost, e inventory.Entry) []Change {
 // silent returns the change, if any, of the object of a machine that machined does not list: a
 // deletion or a new status.
 func (p plan) silent(o *machineapi.OrlopHost) []Change {
-	since := o.CreationTimestamp.Time
-	if seen := o.Status.LastSeen; seen != nil && seen.After(since) {
-		since = seen.Time
-	}
-	quiet := p.Now.Sub(since)
+	quiet := p.quiet(o)
+	joined := slices.Contains(p.Listing.Members, o.Spec.Fingerprint)
 	switch {
-	case o.DeletionTimestamp != nil:
+	case o.DeletionTimestamp != nil || p.power[o.Name].Obsolete:
 		return nil
 	// The machine has joined the cluster, and the OrlopMachine describes it. If the machine is
 	// reset later, it gets another key and therefore another OrlopHost.
-	case slices.Contains(p.Listing.Members, o.Spec.Fingerprint):
+	case joined && !stays(o):
 		return []Change{{Verb: Delete, Object: o}}
-	case quiet >= deleteAfter && !o.Approved():
+	case quiet >= deleteAfter && !o.Approved() && o.Spec.Power == nil:
 		return []Change{{Verb: Delete, Object: o}}
 	}
 	next := o.DeepCopy()
-	p.setConditions(next, quiet < silentAfter && meta.IsStatusConditionTrue(o.Status.Conditions, machineapi.ConditionWaiting))
+	switch v := p.power[o.Name]; {
+	case joined:
+		p.setConditions(next, metav1.Condition{Status: metav1.ConditionFalse, Reason: "Joined", Message: "the machine is a member of the cluster"})
+	case p.waits(o):
+		p.setConditions(next, waiting)
+	case v.Reason != "":
+		p.setConditions(next, metav1.Condition{Status: metav1.ConditionFalse, Reason: v.Reason, Message: machineapi.ConditionMessage(v.Message)})
+	default:
+		p.setConditions(next, silent)
+	}
 	return changed(o, next)
 }
 
@@ -156,19 +201,27 @@ func changed(before, next *machineapi.OrlopHost) []Change {
 	return []Change{{Verb: Status, Object: next}}
 }
 
-func (p plan) setConditions(o *machineapi.OrlopHost, waits bool) {
+// waiting and silent are the states of condition Waiting of a machine without a power switch.
+var (
+	waiting = metav1.Condition{Status: metav1.ConditionTrue, Reason: "NoConfiguration", Message: "the machine waits for a configuration"}
+	silent  = metav1.Condition{Status: metav1.ConditionFalse, Reason: "Silent", Message: "the machine sends no inventory: it is off, has a configuration, or does not reach the control plane"}
+)
+
+// setConditions sets condition Waiting to a state, and condition Approved.
+func (p plan) setConditions(o *machineapi.OrlopHost, waits metav1.Condition) {
+	put := func(c metav1.Condition) {
+		c.ObservedGeneration, c.LastTransitionTime = o.Generation, metav1.NewTime(p.Now)
+		meta.SetStatusCondition(&o.Status.Conditions, c)
+	}
 	set := func(kind string, status bool, reason, message string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: o.Generation, LastTransitionTime: metav1.NewTime(p.Now)}
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 		if status {
 			c.Status = metav1.ConditionTrue
 		}
-		meta.SetStatusCondition(&o.Status.Conditions, c)
+		put(c)
 	}
-	if waits {
-		set(machineapi.ConditionWaiting, true, "NoConfiguration", "the machine waits for a configuration")
-	} else {
-		set(machineapi.ConditionWaiting, false, "Silent", "the machine sends no inventory: it is off, has a configuration, or does not reach the control plane")
-	}
+	waits.Type = machineapi.ConditionWaiting
+	put(waits)
 	switch v, decided := p.verdicts[o.Name]; {
 	// Without the list of machined, the condition does not change.
 	case o.Approved() && o.Spec.Approval.Rule != "" && !decided:

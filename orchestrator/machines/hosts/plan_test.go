@@ -5,17 +5,21 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -27,6 +31,7 @@ type world struct {
 	t     *testing.T
 	input string // the input of the present command
 	Snapshot
+	switches map[string]fence.Switch // by the name of the Secret
 }
 
 // fingerprint returns a fingerprint that begins with the digits n.
@@ -44,7 +49,7 @@ func (w *world) apply(c Change) {
 		switch c.Verb {
 		// a write of the specification does not change the status, and a write of the status does
 		// not change the specification
-		case Approve:
+		case Approve, Power, Equip:
 			o.Status, o.Generation = w.Objects[i].Status, o.Generation+1
 		case Status:
 			o.Spec, o.Generation = w.Objects[i].Spec, w.Objects[i].Generation
@@ -65,13 +70,25 @@ func (w *world) settle() string {
 	w.t.Helper()
 	var lines []string
 	for range 5 {
-		changes := Plan(w.Snapshot)
-		if len(changes) == 0 {
-			return strings.Join(lines, "\n")
+		w.Power = map[string]fence.Switch{}
+		for _, h := range NeedPower(w.Snapshot) {
+			w.Power[h.Name] = w.switches[h.Spec.Power.Secret]
 		}
-		for _, c := range changes {
+		r := Plan(w.Snapshot)
+		for _, c := range r.Changes {
 			w.apply(c)
 			lines = append(lines, line(c))
+		}
+		for _, c := range r.Calls {
+			if i := slices.IndexFunc(w.Objects, func(o *machineapi.OrlopHost) bool { return o.Name == c.Host.Name }); !reflect.DeepEqual(w.Objects[i].Spec, c.Host.Spec) {
+				w.t.Errorf("call to %s, which changes at the same time", c.Host.Name)
+			}
+		}
+		if len(r.Changes) == 0 {
+			for _, c := range r.Calls {
+				lines = append(lines, fmt.Sprintf("switch %s: %s", strings.TrimRight(c.Host.Name, "0"), c.Action))
+			}
+			return strings.Join(lines, "\n")
 		}
 	}
 	w.t.Fatalf("changes remain after five passes: %s", strings.Join(lines, "\n"))
@@ -91,6 +108,14 @@ func line(c Change) string {
 		}
 		return text + ": " + c.Object.Spec.Approval.Rule
 	}
+	if c.Verb == Power || c.Verb == Equip {
+		o := Operation(c.Object)
+		text += fmt.Sprintf(": phase %q for %q", o.Phase, o.For)
+		if c.Verb == Equip {
+			text += fmt.Sprintf(", power %s, labels %v", c.Object.Spec.Power.Secret, c.Object.Labels)
+		}
+		return text
+	}
 	if c.Verb != Status {
 		return text
 	}
@@ -103,7 +128,7 @@ func line(c Change) string {
 	for _, kind := range []string{machineapi.ConditionWaiting, machineapi.ConditionApproved} {
 		condition := meta.FindStatusCondition(s.Conditions, kind)
 		text += fmt.Sprintf("; %s=%s %s", kind, condition.Status, condition.Reason)
-		if strings.HasPrefix(condition.Reason, "Rule") {
+		if strings.HasPrefix(condition.Reason, "Rule") || condition.Reason == "InUse" {
 			text += ": " + condition.Message
 		}
 	}
@@ -124,7 +149,16 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 // TestScripts runs the scripts in testdata. N is a hexadecimal number with which the fingerprint of
 // a machine begins. These are the commands:
 //
-//	tell N ADDRESS SERIAL   the machine sends its inventory
+//	tell N ADDRESS SERIAL [UUID]   the machine sends its inventory
+//	equip N SECRET          an operator names the power switch of the machine, and labels its host
+//	power SECRET on|off     the answer of a power switch
+//	return N                a MachineSet has returned the machine
+//	order N SET             a MachineSet orders that the machine is switched on
+//	node NAME UUID          a Node states a UUID; without it, the Node does not exist any more
+//	member NAME SECRET      an OrlopMachine names a power switch
+//	board SECRET ADDRESS    the controller of a power switch
+//	unread                  the Secrets of the power switches cannot be read
+//	leave N                 the machine is no member of the cluster any more
 //	end N                   machined does not list the machine any more
 //	join N                  the machine becomes a member of the cluster
 //	approve N               an operator approves the machine
@@ -134,13 +168,14 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 //	claim N                 a MachineSet claims the machine
 //	effect N                machined records the approval of the machine by its rule
 //	restart                 machined has no list
+//	listing                 machined has a list again
 //	foreign N               another program makes an object with the name of the machine
 //	wait DURATION           the time passes
 //	settle                  the output is all changes until there are none
 //	show N                  the output is an object
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		w := &world{t: t, Snapshot: Snapshot{Now: start}}
+		w := &world{t: t, Snapshot: Snapshot{Now: start, Operate: true, Boards: map[string]string{}}, switches: map[string]fence.Switch{}}
 		w.Listing = inventory.Listing{Members: []string{}, Operators: pki.EncodeCert(operatorCA.Cert)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t, w.input = t, d.Input
@@ -158,6 +193,9 @@ func (w *world) command(name string, args []string) string {
 	switch name {
 	case "tell":
 		e := inventory.Entry{Key: fingerprint(args[0]), Address: netip.MustParseAddr(args[1]), Since: w.Now, Last: w.Now, Host: inventory.Host{Serial: args[2], CPUs: 2}}
+		if len(args) > 3 {
+			e.Host.UUID = args[3]
+		}
 		w.Listing.Waiting = append(slices.DeleteFunc(w.Listing.Waiting, same), e)
 	case "end":
 		w.Listing.Waiting = slices.DeleteFunc(w.Listing.Waiting, same)
@@ -171,10 +209,38 @@ func (w *world) command(name string, args []string) string {
 		w.rule(args)
 	case "withdraw":
 		w.Rules = slices.DeleteFunc(w.Rules, func(o *machineapi.OrlopApprovalRule) bool { return o.Name == args[0] })
+	case "equip":
+		o := w.object(args[0])
+		o.Labels, o.Spec.Power = map[string]string{"rack": "7"}, &machineapi.MachinePower{Secret: args[1]}
+	case "power":
+		w.switches[args[0]] = fence.Switch{Reading: fence.Reading{Power: fence.Power(args[1]), At: w.Now}}
+	case "return":
+		o := w.object(args[0])
+		o.Spec.Claim, o.Spec.Approval, o.Spec.Standby = nil, nil, Standby(standby.Operation{Phase: standby.SwitchOff, Since: w.Now})
+	case "order":
+		w.object(args[0]).Spec.Standby = Standby(standby.Operation{Phase: standby.SwitchOn, Since: w.Now, For: args[1]})
+	case "node":
+		w.Nodes = slices.DeleteFunc(w.Nodes, func(n *corev1.Node) bool { return n.Name == args[0] })
+		if len(args) > 1 {
+			w.Nodes = append(w.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: args[0]}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{SystemUUID: args[1]}}})
+		}
+	case "member":
+		w.Own = []*machineapi.OrlopMachine{{ObjectMeta: metav1.ObjectMeta{Name: args[0]}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: args[1]}}}}
+	case "board":
+		if w.Boards == nil {
+			w.Boards = map[string]string{}
+		}
+		w.Boards[args[0]] = args[1]
+	case "unread":
+		w.Boards = nil
+	case "leave":
+		w.Listing.Members = slices.DeleteFunc(w.Listing.Members, func(key string) bool { return key == fingerprint(args[0]) })
 	case "claim":
 		w.object(args[0]).Spec.Claim = &machineapi.HostClaim{MachineSet: "rack7"}
 	case "effect":
 		w.effect(w.object(args[0]))
+	case "listing":
+		w.Listing = inventory.Listing{Members: []string{}, Operators: pki.EncodeCert(operatorCA.Cert)}
 	case "restart":
 		w.Listing = inventory.Listing{}
 	case "foreign":

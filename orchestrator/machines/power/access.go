@@ -1,6 +1,7 @@
 package power
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 // The keys of a Secret with the access to a power switch.
 const (
 	keyMachine     = "machine"
+	keyUUID        = "uuid"
 	keyEndpoint    = "endpoint"
 	keySystem      = "system"
 	keyUser        = corev1.BasicAuthUsernameKey
@@ -22,13 +24,21 @@ const (
 	keyCA          = "ca.crt"
 )
 
-var keys = []string{keyMachine, keyEndpoint, keySystem, keyUser, keyPassword, keyFingerprint, keyCA}
+var keys = []string{keyMachine, keyUUID, keyEndpoint, keySystem, keyUser, keyPassword, keyFingerprint, keyCA}
 
-// configOf returns the access to the power switch of a machine in a Secret. The error names the
-// Secret, and a key, but no value of it, except for the name of a machine.
-func configOf(machine string, secret *corev1.Secret) (redfish.Config, error) {
-	fail := func(format string, args ...any) (redfish.Config, error) {
-		return redfish.Config{}, fmt.Errorf("Secret %s/%s: "+format, append([]any{secret.Namespace, secret.Name}, args...)...)
+// boardOf returns a text that identifies the controller (BMC) of a Secret: its address, and the
+// system if the controller has several.
+func boardOf(secret *corev1.Secret) string {
+	return strings.ToLower(strings.TrimRight(strings.TrimSpace(string(secret.Data[keyEndpoint])), "/")) + " " + strings.TrimSpace(string(secret.Data[keySystem]))
+}
+
+// configOf returns the access to the power switch of a machine in a Secret, and the UUID that the
+// Secret binds it to; empty if the Secret names the machine. machine is the name of the machine, or
+// empty for a host of the inventory, which has no lasting name. The error names the Secret, and a
+// key, but no value of it, except for the name of a machine.
+func configOf(machine string, secret *corev1.Secret) (config redfish.Config, uuid string, err error) {
+	fail := func(format string, args ...any) (redfish.Config, string, error) {
+		return redfish.Config{}, "", fmt.Errorf("Secret %s/%s: "+format, append([]any{secret.Namespace, secret.Name}, args...)...)
 	}
 	if secret.Type != machineapi.PowerSecretType {
 		return fail("its type is not %s: create it again with this type", machineapi.PowerSecretType)
@@ -38,9 +48,21 @@ func configOf(machine string, secret *corev1.Secret) (redfish.Config, error) {
 			return fail("unknown key %q: known are %s", key, strings.Join(keys, ", "))
 		}
 	}
+	text := func(key string) string { return strings.TrimSpace(string(secret.Data[key])) }
 	// An object of a machine may name the Secret of another machine: the wrong machine would be
-	// switched off, and the pods of a running machine would be released.
-	if of := string(secret.Data[keyMachine]); of != machine {
+	// switched off, and the pods of a running machine would be released. So the Secret says itself
+	// to which machine it belongs.
+	of := string(secret.Data[keyMachine])
+	switch uuid = text(keyUUID); {
+	case of != "" && uuid != "":
+		return fail("it has both of the keys %s and %s: remove one of them", keyMachine, keyUUID)
+	case uuid != "":
+		if fields := strings.Split(uuid, "-"); len(uuid) != 36 || len(fields) != 5 {
+			return fail("key %s is no UUID: set it to the UUID that the management controller shows", keyUUID)
+		}
+	case machine == "":
+		return fail("key %s is missing: set it to the UUID of the machine; an OrlopHost has no lasting name", keyUUID)
+	case of != machine:
 		return fail("key %s is not %s: set it to the name of the machine with this controller", keyMachine, machine)
 	}
 	for _, key := range []string{keyEndpoint, keyUser, keyPassword} {
@@ -48,9 +70,8 @@ func configOf(machine string, secret *corev1.Secret) (redfish.Config, error) {
 			return fail("key %s is missing: set it", key)
 		}
 	}
-	text := func(key string) string { return strings.TrimSpace(string(secret.Data[key])) }
 	return redfish.Config{
-		Name: machine, Endpoint: text(keyEndpoint), System: text(keySystem), User: text(keyUser), Password: string(secret.Data[keyPassword]),
+		Name: cmp.Or(machine, uuid), Endpoint: text(keyEndpoint), System: text(keySystem), User: text(keyUser), Password: string(secret.Data[keyPassword]),
 		Fingerprint: text(keyFingerprint), CA: secret.Data[keyCA],
-	}, nil
+	}, uuid, nil
 }

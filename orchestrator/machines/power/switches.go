@@ -39,7 +39,7 @@ type Facts struct {
 	Switch fence.Switch
 }
 
-// Switches has the power switches of the machines.
+// Switches has the power switches of the machines of the cluster, and of hosts of the inventory.
 type Switches struct {
 	ctx  context.Context
 	read kubernetes.Interface
@@ -48,15 +48,18 @@ type Switches struct {
 	open func(redfish.Config) (machineprovider.Machine, error)
 
 	mu  sync.Mutex
-	all map[string]*entry // by the name of the machine
-	// calls are the requests that run, by the name of the machine. A request of a machine that was
-	// forgotten is canceled, and prevents another request until it has ended.
+	all map[string]*entry // by the name of the machine, or hostPrefix and the name of the host
+	// calls are the requests that run, by the same keys. A request of a machine that was forgotten
+	// is canceled, and prevents another request until it has ended. A controller (BMC) has at most
+	// one request at a time: two keys can have the same controller, for example those of a member
+	// and of its former host.
 	calls map[string]*call
 }
 
 // call is a request that runs.
 type call struct {
 	action  fence.Action
+	board   string // of the entry
 	decided time.Time
 	cancel  context.CancelFunc
 	ended   bool // cancel was called
@@ -73,6 +76,8 @@ func (c *call) end() {
 // entry is the power switch of a machine.
 type entry struct {
 	version  string // of the Secret from which it was made
+	uuid     string // the UUID to which the Secret binds it; empty if the Secret names the machine
+	board    string // identifies the controller (BMC)
 	provider machineprovider.Machine
 	reading  fence.Reading
 	next     time.Time // the time before which no request is sent
@@ -110,33 +115,80 @@ func (s *Switches) Facts(ctx context.Context, m *machineapi.OrlopMachine, pods b
 			f.Pods = PodsOf(all.Items)
 		}
 	}
-	f.Switch = s.find(ctx, m)
+	f.Switch = s.find(m.Name, m.Name, m.Spec.Power, func(name string) (*corev1.Secret, error) {
+		return s.read.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
+	})
 	return f
 }
 
-// find returns the facts about the power switch of a machine, and prepares its use.
-func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) fence.Switch {
+// hostPrefix begins the keys of the power switches of hosts. The name of a machine has no slash.
+const hostPrefix = "host/"
+
+// Secrets are the Secrets of all power switches, by name.
+type Secrets map[string]*corev1.Secret
+
+// Secrets reads the Secrets of all power switches.
+func (s *Switches) Secrets(ctx context.Context) (Secrets, error) {
+	all, err := s.read.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", machineapi.PowerSecretType).String()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the Secrets of the power switches: %w", err)
+	}
+	secrets := Secrets{}
+	for i := range all.Items {
+		secrets[all.Items[i].Name] = &all.Items[i]
+	}
+	return secrets, nil
+}
+
+// Boards returns texts that identify the controllers (BMC), by the names of the Secrets. Secrets
+// with the same text are for the same controller.
+func (all Secrets) Boards() map[string]string {
+	boards := map[string]string{}
+	for name, secret := range all {
+		boards[name] = boardOf(secret)
+	}
+	return boards
+}
+
+// Host returns the facts about the power switch of a host. A missing or wrong Secret is no error,
+// but a fact.
+func (s *Switches) Host(secrets Secrets, h *machineapi.OrlopHost) fence.Switch {
+	return s.find(hostPrefix+h.Name, "", h.Spec.Power, func(name string) (*corev1.Secret, error) {
+		if secret := secrets[name]; secret != nil {
+			return secret, nil
+		}
+		return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
+	})
+}
+
+// find returns the facts about a power switch, and prepares its use. machine is the name of the
+// machine; empty for a host. get returns a Secret.
+func (s *Switches) find(key, machine string, power *machineapi.MachinePower, get func(name string) (*corev1.Secret, error)) fence.Switch {
 	without := func(format string, args ...any) fence.Switch {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.forget(m.Name)
+		s.forget(key)
 		return fence.Switch{Access: fmt.Sprintf(format, args...)}
 	}
-	if m.Spec.Power == nil {
+	if power == nil {
 		return without("the machine has no power switch: set spec.power of its OrlopMachine (task 133)")
 	}
-	secret, err := s.read.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, m.Spec.Power.Secret, metav1.GetOptions{})
+	secret, err := get(power.Secret)
 	if apierrors.IsNotFound(err) {
-		return without("Secret %s/%s does not exist: create it (task 133)", metav1.NamespaceSystem, m.Spec.Power.Secret)
+		or := ""
+		if machine == "" { // only Secrets of the type were read
+			or = ", or its type is not " + machineapi.PowerSecretType
+		}
+		return without("Secret %s/%s does not exist%s: create it (task 133)", metav1.NamespaceSystem, power.Secret, or)
 	}
 	if err != nil { // the next pass reads it again
-		return fence.Switch{Access: fmt.Sprintf("cannot read Secret %s/%s: %v", metav1.NamespaceSystem, m.Spec.Power.Secret, err)}
+		return fence.Switch{Access: fmt.Sprintf("cannot read Secret %s/%s: %v", metav1.NamespaceSystem, power.Secret, err)}
 	}
 	s.mu.Lock()
-	e := s.all[m.Name]
+	e := s.all[key]
 	s.mu.Unlock()
 	if version := string(secret.UID) + "/" + secret.ResourceVersion; e == nil || e.version != version {
-		config, err := configOf(m.Name, secret)
+		config, uuid, err := configOf(machine, secret)
 		if err != nil {
 			return without("%v", err)
 		}
@@ -144,63 +196,101 @@ func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) fence.S
 		if err != nil {
 			return without("Secret %s/%s: %v", secret.Namespace, secret.Name, err)
 		}
-		e = &entry{version: version, provider: provider}
+		e = &entry{version: version, uuid: uuid, board: boardOf(secret), provider: provider}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[m.Name] != e {
-		s.forget(m.Name)
+	if s.all[key] != e {
+		s.forget(key)
 	}
-	s.all[m.Name] = e
-	return fence.Switch{Reading: e.reading, KeepOff: m.Spec.Power.AfterFencing == machineapi.PowerOff}
+	s.all[key] = e
+	return fence.Switch{Reading: e.reading, KeepOff: power.AfterFencing == machineapi.PowerOff}
 }
 
 // forget removes a power switch, and cancels its request. The caller holds mu.
-func (s *Switches) forget(machine string) {
-	delete(s.all, machine)
-	s.calls[machine].end()
+func (s *Switches) forget(key string) {
+	delete(s.all, key)
+	s.calls[key].end()
 }
 
-// Retain removes the power switches, with their passwords, of all machines that are not in
-// machines.
+// Retain removes the power switches, with their passwords, of all machines of the cluster that are
+// not in machines.
 func (s *Switches) Retain(machines map[string]Facts) {
+	s.retain(func(key string) bool {
+		_, keep := machines[key]
+		return keep || strings.HasPrefix(key, hostPrefix)
+	})
+}
+
+// RetainHosts removes the power switches, with their passwords, of all hosts that are not in hosts.
+func (s *Switches) RetainHosts(hosts map[string]fence.Switch) {
+	s.retain(func(key string) bool {
+		name, isHost := strings.CutPrefix(key, hostPrefix)
+		_, keep := hosts[name]
+		return keep || !isHost
+	})
+}
+
+// retain removes the power switches with a key for which keep returns false.
+func (s *Switches) retain(keep func(key string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name := range s.all {
-		if _, keep := machines[name]; !keep {
-			s.forget(name)
+	for key := range s.all {
+		if !keep(key) {
+			s.forget(key)
 		}
 	}
 }
 
-// Want cancels each request that changes the power of a machine, unless actions has the same action
-// for the machine.
+// Want cancels each request that changes the power of a machine of the cluster, unless actions has
+// the same action for the machine.
 func (s *Switches) Want(actions map[string]fence.Action) {
+	s.cancel(func(key string) (fence.Action, bool) { return actions[key], !strings.HasPrefix(key, hostPrefix) })
+}
+
+// WantHosts does the same for hosts. actions has the names of the hosts.
+func (s *Switches) WantHosts(actions map[string]fence.Action) {
+	s.cancel(func(key string) (fence.Action, bool) {
+		name, isHost := strings.CutPrefix(key, hostPrefix)
+		return actions[name], isHost
+	})
+}
+
+// cancel cancels the requests that change the power and differ from the action that wanted returns
+// for their key. It leaves requests for which wanted returns false.
+func (s *Switches) cancel(wanted func(key string) (fence.Action, bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for machine, c := range s.calls {
-		if c.action != fence.Read && c.action != actions[machine] {
+	for key, c := range s.calls {
+		if action, decides := wanted(key); decides && c.action != fence.Read && c.action != action {
 			c.end()
 		}
 	}
 }
 
+// CallHost operates the power switch of a host, as Call does. uuid is the UUID in the inventory of
+// the host.
+func (s *Switches) CallHost(host, uuid string, action fence.Action) {
+	s.Call(hostPrefix+host, uuid, action)
+}
+
 // Call operates the power switch of a machine in the background, and reads its power afterwards. It
-// does nothing while a request to this switch runs, and for a time after the last request. uuid is
-// the UUID of the machine in its Node; empty if the Node has none.
+// does nothing while a request to this controller runs, and for a time after the last request. The
+// requests of a fence or a power cycle have precedence over those of hosts. uuid is the UUID of the
+// machine in its Node; empty if the Node has none.
 func (s *Switches) Call(machine, uuid string, action fence.Action) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.all[machine]
-	if e == nil || s.calls[machine] != nil || action == fence.Nothing || s.now().Before(e.next) {
+	if e == nil || action == fence.Nothing || s.isBusy(machine, e) || s.now().Before(e.next) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
-	c := &call{action: action, decided: s.now(), cancel: cancel}
+	c := &call{action: action, board: e.board, decided: s.now(), cancel: cancel}
 	s.calls[machine] = c
 	go func() {
 		defer cancel()
-		power, at, err := s.operate(ctx, e.provider, uuid, c)
+		power, at, err := s.operate(ctx, e, uuid, c)
 		s.mu.Lock()
 		delete(s.calls, machine)
 		switch {
@@ -216,6 +306,30 @@ func (s *Switches) Call(machine, uuid string, action fence.Action) {
 		s.mu.Unlock()
 		s.wake()
 	}()
+}
+
+// isBusy reports whether a request of this key must not begin: another request to the controller
+// runs, or the key is that of a host and a fence needs the controller. A request of a fence cancels
+// that of a host, so that it can begin soon. The caller holds mu.
+func (s *Switches) isBusy(key string, e *entry) bool {
+	isHost := strings.HasPrefix(key, hostPrefix)
+	if isHost {
+		for other, o := range s.all {
+			if o.board == e.board && !strings.HasPrefix(other, hostPrefix) {
+				return true
+			}
+		}
+	}
+	busy := s.calls[key] != nil
+	for other, c := range s.calls {
+		if other == key || c.board != e.board {
+			continue
+		}
+		if busy = true; !isHost && strings.HasPrefix(other, hostPrefix) {
+			c.end()
+		}
+	}
+	return busy
 }
 
 // problemOf explains an error of a power switch. Readers of Machines see the text, so it contains
@@ -249,13 +363,16 @@ func describe(ctx context.Context, m machineprovider.Machine) (machineprovider.D
 
 // operate performs an action, and returns the power after the action, with the time at which the
 // request for the power was sent.
-func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid string, c *call) (fence.Power, time.Time, error) {
-	at := s.now()
+func (s *Switches) operate(ctx context.Context, e *entry, uuid string, c *call) (fence.Power, time.Time, error) {
+	at, m := s.now(), e.provider
 	d, err := describe(ctx, m)
 	if err != nil {
 		return "", at, err
 	}
-	if !sameUUID(d.UUID, uuid) {
+	if err := e.bound(d.UUID, uuid); err != nil {
+		return "", at, err
+	}
+	if !machineprovider.SameUUID(d.UUID, uuid) {
 		return "", at, fmt.Errorf("the controller is that of another machine: its UUID is %s, and that of the Node is %s: correct the Secret", d.UUID, uuid)
 	}
 	switch {
@@ -276,6 +393,20 @@ func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid 
 		return "", at, err
 	}
 	return powerOf(d.Power), at, nil
+}
+
+// bound returns an error if the Secret binds the power switch to a UUID, and the controller or the
+// machine has another UUID, or none.
+func (e *entry) bound(controller, machine string) error {
+	switch {
+	case e.uuid == "":
+		return nil
+	case controller == "" || !machineprovider.SameUUID(controller, e.uuid):
+		return fmt.Errorf("the controller is that of another machine: its UUID is %q, and the Secret has %s: correct the Secret", controller, e.uuid)
+	case machine == "" || !machineprovider.SameUUID(machine, e.uuid):
+		return fmt.Errorf("the Secret is that of another machine: it has the UUID %s, and the machine states %q: correct spec.power", e.uuid, machine)
+	}
+	return nil
 }
 
 // wanted returns an error if the machine must not be switched off any more.
@@ -299,28 +430,4 @@ func powerOf(s machineprovider.State) fence.Power {
 		return fence.Off
 	}
 	return fence.Unclear
-}
-
-// sameUUID reports whether two UUIDs can be those of one machine. An empty UUID is unknown. Some
-// firmware writes the first three fields of the UUID in another byte order.
-func sameUUID(a, b string) bool {
-	a, b = strings.ToLower(a), strings.ToLower(b)
-	return a == "" || b == "" || a == b || swapped(a) == b
-}
-
-// swapped returns a UUID with the other byte order of its first three fields. It returns a text
-// that is no UUID unchanged.
-func swapped(uuid string) string {
-	f := strings.Split(uuid, "-")
-	if len(f) != 5 || len(f[0]) != 8 || len(f[1]) != 4 || len(f[2]) != 4 {
-		return uuid
-	}
-	turn := func(s string) string {
-		out := ""
-		for i := 0; i < len(s); i += 2 {
-			out = s[i:i+2] + out
-		}
-		return out
-	}
-	return strings.Join([]string{turn(f[0]), turn(f[1]), turn(f[2]), f[3], f[4]}, "-")
 }

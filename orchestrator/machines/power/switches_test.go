@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,6 +73,9 @@ func TestSecret(t *testing.T) {
 		{map[string]string{"endpoint": "http://192.0.2.1"}, "the endpoint is not https://HOST"},
 		{map[string]string{"fingerprint": ""}, "set the fingerprint"},
 		{map[string]string{"ca.crt": "x"}, "expected either a fingerprint or a CA"},
+		{map[string]string{"uuid": uuid}, "both of the keys machine and uuid"},
+		{map[string]string{"uuid": uuid, "machine": ""}, ""},
+		{map[string]string{"uuid": "w1", "machine": ""}, "key uuid is no UUID"},
 	} {
 		s := New(t.Context(), fake.NewClientset(secretOf(c.changes)), func() {})
 		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
@@ -79,6 +84,119 @@ func TestSecret(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c.changes, got, c.want)
 		}
 	}
+}
+
+// TestHost checks the Secret of a host: it has to have the UUID of the machine, and the controller
+// and the inventory have to state the same UUID before anything is switched.
+func TestHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(t.Context(), fake.NewClientset(secretOf(nil)), func() {})
+		h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopHostSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
+		host := func() fence.Switch {
+			t.Helper()
+			secrets, err := s.Secrets(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.Host(secrets, h)
+		}
+		if f := host(); !strings.Contains(f.Access, "key uuid is missing") {
+			t.Fatalf("%+v", f)
+		}
+		if f := s.Host(nil, h); !strings.Contains(f.Access, "does not exist, or its type is not orlop.dev/power-switch") {
+			t.Fatalf("%+v", f)
+		}
+		b := &board{uuid: uuid, state: machineprovider.StateOn}
+		s = New(t.Context(), fake.NewClientset(secretOf(map[string]string{"uuid": uuid, "machine": ""})), func() {})
+		s.open = func(redfish.Config) (machineprovider.Machine, error) { return b, nil }
+		call := func(stated string, a fence.Action) fence.Reading {
+			t.Helper()
+			if f := host(); f.Access != "" {
+				t.Fatalf("%+v", f)
+			}
+			s.CallHost("w1", stated, a)
+			synctest.Wait()
+			time.Sleep(maxInterval)
+			return host().Reading
+		}
+		other := strings.Replace(uuid, "6f", "7f", 1)
+		for stated, want := range map[string]string{"": "the machine states", other: "the machine states"} {
+			if r := call(stated, fence.TurnOff); !strings.Contains(r.Problem, want) || b.state != machineprovider.StateOn {
+				t.Errorf("stated %q: %+v", stated, r)
+			}
+		}
+		for _, b.uuid = range []string{"", other} {
+			if r := call(uuid, fence.TurnOff); !strings.Contains(r.Problem, "the controller is that of another machine") || b.state != machineprovider.StateOn {
+				t.Errorf("controller %q: %+v", b.uuid, r)
+			}
+		}
+		b.uuid = strings.ToUpper(uuid)
+		if r := call(uuid, fence.TurnOff); r.Power != fence.Off || r.Problem != "" || b.state != machineprovider.StateOff {
+			t.Errorf("%+v", r)
+		}
+		s.Retain(nil)
+		if len(s.all) != 1 {
+			t.Error("the switches of hosts are forgotten with those of machines")
+		}
+		if s.RetainHosts(nil); len(s.all) != 0 {
+			t.Error("the switch of the host is not forgotten")
+		}
+	})
+}
+
+// TestOneRequest checks that a controller has one request at a time, also if a machine and a host
+// name it in different Secrets, and that the request of a fence has precedence.
+func TestOneRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ofHost := secretOf(map[string]string{"uuid": uuid, "machine": "", "endpoint": "HTTPS://192.0.2.1/"})
+		ofHost.Name = "old-power"
+		s := New(t.Context(), fake.NewClientset(secretOf(nil), ofHost), func() {})
+		b := &board{uuid: uuid, state: machineprovider.StateOn, lag: 10 * time.Second}
+		s.open = func(redfish.Config) (machineprovider.Machine, error) { return b, nil }
+		h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: machineapi.OrlopHostSpec{Power: &machineapi.MachinePower{Secret: "old-power"}}}
+		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
+		secrets, err := s.Secrets(t.Context())
+		if boards := secrets.Boards(); err != nil || boards["old-power"] != boards["w1-power"] || len(boards) != 2 {
+			t.Fatalf("%q, %v", boards, err)
+		}
+		running := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if got := slices.Sorted(maps.Keys(s.calls)); !slices.Equal(got, want) {
+				t.Fatalf("requests of %q, want %q", got, want)
+			}
+		}
+		if f := s.Host(secrets, h); f.Access != "" {
+			t.Fatal(f.Access)
+		}
+		s.CallHost("h", uuid, fence.TurnOff)
+		running("host/h")
+		s.Want(nil) // the request of a host is none of a machine
+		running("host/h")
+		s.Facts(t.Context(), own, false)
+		s.Call("w1", "", fence.Read) // cancels the request of the host, and begins later
+		running("host/h")
+		time.Sleep(maxInterval)
+		running()
+		s.Call("w1", "", fence.Read)
+		s.CallHost("h", uuid, fence.Read)
+		running("w1")
+		time.Sleep(maxInterval)
+		s.CallHost("h", uuid, fence.Read) // a fence needs the controller, between two requests, too
+		running()
+		s.Retain(nil)
+		s.CallHost("h", uuid, fence.TurnOff)
+		running("host/h")
+		s.WantHosts(map[string]fence.Action{"h": fence.TurnOff})
+		s.WantHosts(nil)
+		time.Sleep(maxInterval)
+		running()
+		if b.state != machineprovider.StateOn {
+			t.Error("a withdrawn request has switched the machine off")
+		}
+	})
 }
 
 // TestAccess checks the facts of a machine without a Secret, and that there is no reading of a
@@ -249,22 +367,6 @@ func TestReads(t *testing.T) {
 	for pods, want := range map[bool]fence.Pods{true: {Read: true, Left: 1}, false: {}} {
 		if f := s.Facts(t.Context(), own, pods); f.Pods != want {
 			t.Errorf("%+v, want %+v", f.Pods, want)
-		}
-	}
-}
-
-// TestUUID checks the comparison of the UUID of a management controller with that of a Node.
-func TestUUID(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		same bool
-	}{
-		{uuid, uuid, true}, {uuid, strings.ToUpper(uuid), true}, {"", uuid, true}, {uuid, "", true},
-		{"2e6c1f6f-0201-0040-8000-000000000001", uuid, true},
-		{"6f1f6c2e-0102-4000-8000-000000000002", uuid, false}, {"x", uuid, false},
-	} {
-		if got := sameUUID(c.a, c.b); got != c.same {
-			t.Errorf("%q and %q: %t", c.a, c.b, got)
 		}
 	}
 }
