@@ -96,11 +96,11 @@ func (m Measured) compareSections(releases []Release) []Difference {
 	}
 	var out []Difference
 	for i := 0; i+1 < len(events); i += 2 {
-		at := slices.IndexFunc(measuredSections, func(name string) bool { return events[i].Digest == nameDigest(name) })
+		at := slices.IndexFunc(MeasuredSections, func(name string) bool { return events[i].Digest == nameDigest(name) })
 		if at < 0 {
 			continue
 		}
-		name, digest := measuredSections[at], events[i+1].Digest
+		name, digest := MeasuredSections[at], events[i+1].Digest
 		if wanted := sectionDigests(releases, name); len(wanted) > 0 && !slices.Contains(wanted, digest) {
 			out = append(out, Difference{fmt.Sprintf("PCR 11: section %s has digest %x, expected is %s", name, digest, joinDigests(wanted)), sectionCause(name)})
 		}

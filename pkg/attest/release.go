@@ -38,10 +38,10 @@ type Section struct {
 	Digest Digest // of its content
 }
 
-// measuredSections are the sections that systemd's stub measures in PCR 11, in this order. For each
+// MeasuredSections are the sections that systemd's stub measures in PCR 11, in this order. For each
 // section, the stub measures first the name with a zero byte, then the content (systemd 257,
 // src/fundamental/uki.h, src/boot/stub.c).
-var measuredSections = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey", ".profile", ".dtbauto", ".hwids"}
+var MeasuredSections = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey", ".profile", ".dtbauto", ".hwids"}
 
 // The fields in the section .osrel of a boot image that hold measurements of other objects than the
 // image: of the boot loader and of Secure Boot variables. These fields can be trusted, because the
@@ -101,7 +101,7 @@ func ReadImage(version, root string, image []byte) (r Release, err error) {
 	if err != nil {
 		return r, fmt.Errorf("boot image: %w", err)
 	}
-	for _, name := range measuredSections {
+	for _, name := range MeasuredSections {
 		s := f.Section(name)
 		if s == nil || s.VirtualSize == 0 {
 			continue

@@ -13,6 +13,7 @@ const (
 	Diskprobe    = "/usr/bin/diskprobe" // machined under another name
 	Bootcheck    = "/usr/bin/bootcheck" // machined under another name
 	Attester     = "/usr/bin/attester"  // machined under another name
+	Sealer       = "/usr/bin/sealer"    // machined under another name
 	Metricsd     = "/usr/bin/metricsd"  // machined under another name
 	Podlogd      = "/usr/bin/podlogd"   // machined under another name
 	Orchestrator = "/usr/bin/orchestrator"
@@ -21,6 +22,7 @@ const (
 	CNIPlugins   = "/usr/libexec/cni"
 	Mke2fs       = "/usr/sbin/mke2fs"
 	E2fsck       = "/usr/sbin/e2fsck"
+	Cryptsetup   = "/usr/sbin/cryptsetup"
 	MkfsFat      = "/usr/sbin/mkfs.fat"
 	Nft          = "/usr/sbin/nft"
 	// Modules holds the kernel modules: a directory per kernel release, in the layout of depmod.
