@@ -152,3 +152,16 @@ func withCrypt(ops []reconcile.Op, crypt Crypt) []reconcile.Op {
 	}
 	return out
 }
+
+// Encrypted reports whether STATE and DATA of the boot disk are encrypted.
+func (s State) Encrypted() bool {
+	encrypted := 0
+	for _, d := range s.Disks {
+		for _, p := range d.Partitions {
+			if d.Boot && (p.Label == layout.State || p.Label == layout.Data) && isSystemPartition(p.Entry) && p.Encryption != nil {
+				encrypted++
+			}
+		}
+	}
+	return encrypted == len(systemVolumes())
+}

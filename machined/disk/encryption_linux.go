@@ -96,7 +96,7 @@ func (c *Cryptsetup) Unlock(ctx context.Context, v diskkey.Volume) error {
 		return err
 	}
 	if err := v.Open(ctx, c.run, c.Sealer, m); err != nil {
-		return fmt.Errorf("%w; `orlopctl encryption recover` opens it with the recovery key", err)
+		return fmt.Errorf("%w; `orlopctl disk recover` opens it with the recovery key", err)
 	}
 	return nil
 }
@@ -204,6 +204,27 @@ func (c *Controller) Locked(ctx context.Context) (all []Locked, err error) {
 				return nil, err
 			}
 			all = append(all, Locked{Label: p.Label, Device: p.Path, Recovery: m.Recovery})
+		}
+	}
+	return all, nil
+}
+
+// SealedKeys returns the sealed keys of the encrypted partitions of the boot disk.
+func (c *Controller) SealedKeys(ctx context.Context) (all []diskkey.Sealed, err error) {
+	have, err := Read(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range have.Disks {
+		for _, p := range d.Partitions {
+			if !d.Boot || p.Encryption == nil || p.Encryption.New {
+				continue
+			}
+			m, err := readMetadata(diskkey.Volume{Device: p.Path, Label: p.Label})
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, m.Sealed)
 		}
 	}
 	return all, nil

@@ -91,8 +91,8 @@ func done(have Have, op reconcile.Op) Have {
 		p := partitionAt(have, op.Device)
 		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true, Offset: headerSize, Recipients: op.Recipients}
 	case Format:
-		if p := partitionAt(have, op.Device); p.Encryption == nil || !p.Encryption.New {
-			p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size}
+		if p := partitionAt(have, op.Device); p.Path == op.Device { // a mapped device is complete later
+			p.Content, p.Encryption = Content{Kind: "ext4", Label: op.Label, Size: p.Size}, nil
 		}
 	case FinishEncryption:
 		p := partitionAt(have, op.Device)

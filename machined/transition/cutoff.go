@@ -25,6 +25,7 @@ var judgments = []judgment{
 	{"Machine.spec.sysctls", true, "a value can stop connections, memory or processes of the whole machine"},
 	{"Machine.spec.kernelModules", true, "a module can replace a driver or stop the kernel"},
 	{"Machine.spec.disk", false, "it permits an operation on a machine without storage only"},
+	{"Machine.spec.disk.encryption", false, "it takes effect when the machine formats a partition"},
 	{"Machine.spec.install", false, "an installed machine does not use it"},
 	{"Machine.spec.join", false, "only the membership of a worker in its cluster depends on it"},
 	{"Machine.spec.node", false, "only the placement of pods, and the images of new containers, depend on it"},

@@ -296,7 +296,7 @@ func (x ApplyRequest_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ApplyRequest_Mode.Descriptor instead.
 func (ApplyRequest_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{21, 0}
+	return file_orlop_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // AuditRule describes how the audit log records the calls of a method.
@@ -1070,6 +1070,286 @@ func (x *ResetRequest) GetDrain() *DrainPolicy {
 	return nil
 }
 
+type GetRecoveryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecoveryRequest) Reset() {
+	*x = GetRecoveryRequest{}
+	mi := &file_orlop_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecoveryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecoveryRequest) ProtoMessage() {}
+
+func (x *GetRecoveryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecoveryRequest.ProtoReflect.Descriptor instead.
+func (*GetRecoveryRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{13}
+}
+
+type GetRecoveryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volumes       []*LockedVolume        `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecoveryResponse) Reset() {
+	*x = GetRecoveryResponse{}
+	mi := &file_orlop_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecoveryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecoveryResponse) ProtoMessage() {}
+
+func (x *GetRecoveryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecoveryResponse.ProtoReflect.Descriptor instead.
+func (*GetRecoveryResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetRecoveryResponse) GetVolumes() []*LockedVolume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+type LockedVolume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`                                // of the partition: STATE or DATA
+	Device        string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`                              // path of the partition
+	Recipients    []string               `protobuf:"bytes,3,rep,name=recipients,proto3" json:"recipients,omitempty"`                      // public keys of age
+	RecoveryKey   string                 `protobuf:"bytes,4,opt,name=recovery_key,json=recoveryKey,proto3" json:"recovery_key,omitempty"` // the recovery key, encrypted to the recipients (age, armored)
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LockedVolume) Reset() {
+	*x = LockedVolume{}
+	mi := &file_orlop_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LockedVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LockedVolume) ProtoMessage() {}
+
+func (x *LockedVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LockedVolume.ProtoReflect.Descriptor instead.
+func (*LockedVolume) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *LockedVolume) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *LockedVolume) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *LockedVolume) GetRecipients() []string {
+	if x != nil {
+		return x.Recipients
+	}
+	return nil
+}
+
+func (x *LockedVolume) GetRecoveryKey() string {
+	if x != nil {
+		return x.RecoveryKey
+	}
+	return ""
+}
+
+type RecoverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*RecoveryKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverRequest) Reset() {
+	*x = RecoverRequest{}
+	mi := &file_orlop_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverRequest) ProtoMessage() {}
+
+func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
+func (*RecoverRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RecoverRequest) GetKeys() []*RecoveryKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type RecoveryKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"` // of the partition
+	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoveryKey) Reset() {
+	*x = RecoveryKey{}
+	mi := &file_orlop_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoveryKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoveryKey) ProtoMessage() {}
+
+func (x *RecoveryKey) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoveryKey.ProtoReflect.Descriptor instead.
+func (*RecoveryKey) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RecoveryKey) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *RecoveryKey) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+type RecoverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverResponse) Reset() {
+	*x = RecoverResponse{}
+	mi := &file_orlop_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverResponse) ProtoMessage() {}
+
+func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
+func (*RecoverResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{18}
+}
+
 type WipeDiskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one is set.
@@ -1081,7 +1361,7 @@ type WipeDiskRequest struct {
 
 func (x *WipeDiskRequest) Reset() {
 	*x = WipeDiskRequest{}
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1373,7 @@ func (x *WipeDiskRequest) String() string {
 func (*WipeDiskRequest) ProtoMessage() {}
 
 func (x *WipeDiskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1386,7 @@ func (x *WipeDiskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WipeDiskRequest.ProtoReflect.Descriptor instead.
 func (*WipeDiskRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{13}
+	return file_orlop_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WipeDiskRequest) GetDisk() string {
@@ -1132,7 +1412,7 @@ type WipeDiskResponse struct {
 
 func (x *WipeDiskResponse) Reset() {
 	*x = WipeDiskResponse{}
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1424,7 @@ func (x *WipeDiskResponse) String() string {
 func (*WipeDiskResponse) ProtoMessage() {}
 
 func (x *WipeDiskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1437,7 @@ func (x *WipeDiskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WipeDiskResponse.ProtoReflect.Descriptor instead.
 func (*WipeDiskResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{14}
+	return file_orlop_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WipeDiskResponse) GetDone() string {
@@ -1177,7 +1457,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1469,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1482,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{15}
+	return file_orlop_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -1229,7 +1509,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1521,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1534,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{16}
+	return file_orlop_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReadFileResponse) GetChunk() []byte {
@@ -1280,7 +1560,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1572,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1585,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{17}
+	return file_orlop_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -1325,7 +1605,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1617,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1630,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{18}
+	return file_orlop_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListFilesResponse) GetEntries() []*FileEntry {
@@ -1380,7 +1660,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1672,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1685,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{19}
+	return file_orlop_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FileEntry) GetName() string {
@@ -1455,7 +1735,7 @@ type RelayData struct {
 
 func (x *RelayData) Reset() {
 	*x = RelayData{}
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1747,7 @@ func (x *RelayData) String() string {
 func (*RelayData) ProtoMessage() {}
 
 func (x *RelayData) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1760,7 @@ func (x *RelayData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayData.ProtoReflect.Descriptor instead.
 func (*RelayData) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{20}
+	return file_orlop_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RelayData) GetTarget() string {
@@ -1525,7 +1805,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1817,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1830,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{21}
+	return file_orlop_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ApplyRequest) GetDocuments() []byte {
@@ -1645,7 +1925,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1937,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1950,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{22}
+	return file_orlop_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ApplyResponse) GetOperations() []string {
@@ -1752,7 +2032,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +2044,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +2057,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{23}
+	return file_orlop_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConfirmConfigRequest) GetTrialName() string {
@@ -1796,7 +2076,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +2088,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +2101,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{24}
+	return file_orlop_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ConfirmConfigResponse) GetFailures() []string {
@@ -1841,7 +2121,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2133,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2146,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{25}
+	return file_orlop_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -1895,7 +2175,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2187,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2200,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{26}
+	return file_orlop_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetConfigResponse) GetDocuments() []byte {
@@ -1952,7 +2232,7 @@ type ConfigHistoryRequest struct {
 
 func (x *ConfigHistoryRequest) Reset() {
 	*x = ConfigHistoryRequest{}
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2244,7 @@ func (x *ConfigHistoryRequest) String() string {
 func (*ConfigHistoryRequest) ProtoMessage() {}
 
 func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2257,7 @@ func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{27}
+	return file_orlop_proto_rawDescGZIP(), []int{33}
 }
 
 type ConfigHistoryResponse struct {
@@ -1989,7 +2269,7 @@ type ConfigHistoryResponse struct {
 
 func (x *ConfigHistoryResponse) Reset() {
 	*x = ConfigHistoryResponse{}
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2281,7 @@ func (x *ConfigHistoryResponse) String() string {
 func (*ConfigHistoryResponse) ProtoMessage() {}
 
 func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2294,7 @@ func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{28}
+	return file_orlop_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConfigHistoryResponse) GetEntries() []*ConfigEntry {
@@ -2036,7 +2316,7 @@ type ConfigEntry struct {
 
 func (x *ConfigEntry) Reset() {
 	*x = ConfigEntry{}
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +2328,7 @@ func (x *ConfigEntry) String() string {
 func (*ConfigEntry) ProtoMessage() {}
 
 func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +2341,7 @@ func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigEntry.ProtoReflect.Descriptor instead.
 func (*ConfigEntry) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{29}
+	return file_orlop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ConfigEntry) GetNumber() uint64 {
@@ -2102,7 +2382,7 @@ type CompareConfigRequest struct {
 
 func (x *CompareConfigRequest) Reset() {
 	*x = CompareConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2394,7 @@ func (x *CompareConfigRequest) String() string {
 func (*CompareConfigRequest) ProtoMessage() {}
 
 func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2407,7 @@ func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigRequest.ProtoReflect.Descriptor instead.
 func (*CompareConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{30}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CompareConfigRequest) GetFrom() uint64 {
@@ -2153,7 +2433,7 @@ type CompareConfigResponse struct {
 
 func (x *CompareConfigResponse) Reset() {
 	*x = CompareConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2445,7 @@ func (x *CompareConfigResponse) String() string {
 func (*CompareConfigResponse) ProtoMessage() {}
 
 func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2458,7 @@ func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigResponse.ProtoReflect.Descriptor instead.
 func (*CompareConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{31}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CompareConfigResponse) GetChanges() []string {
@@ -2204,7 +2484,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2496,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2509,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Problem) GetFile() string {
@@ -2282,7 +2562,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2574,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2587,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{33}
+	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
 type ListServicesResponse struct {
@@ -2319,7 +2599,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2611,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2624,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{34}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListServicesResponse) GetServices() []*ServiceStatus {
@@ -2369,7 +2649,7 @@ type ServiceStatus struct {
 
 func (x *ServiceStatus) Reset() {
 	*x = ServiceStatus{}
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2661,7 @@ func (x *ServiceStatus) String() string {
 func (*ServiceStatus) ProtoMessage() {}
 
 func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2674,7 @@ func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStatus.ProtoReflect.Descriptor instead.
 func (*ServiceStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{35}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ServiceStatus) GetName() string {
@@ -2458,7 +2738,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2750,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2763,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Component) GetName() string {
@@ -2525,7 +2805,7 @@ type RestartServiceRequest struct {
 
 func (x *RestartServiceRequest) Reset() {
 	*x = RestartServiceRequest{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2817,7 @@ func (x *RestartServiceRequest) String() string {
 func (*RestartServiceRequest) ProtoMessage() {}
 
 func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2830,7 @@ func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceRequest.ProtoReflect.Descriptor instead.
 func (*RestartServiceRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RestartServiceRequest) GetName() string {
@@ -2575,7 +2855,7 @@ type RestartServiceResponse struct {
 
 func (x *RestartServiceResponse) Reset() {
 	*x = RestartServiceResponse{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2867,7 @@ func (x *RestartServiceResponse) String() string {
 func (*RestartServiceResponse) ProtoMessage() {}
 
 func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2880,7 @@ func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceResponse.ProtoReflect.Descriptor instead.
 func (*RestartServiceResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 type ServiceLogRequest struct {
@@ -2614,7 +2894,7 @@ type ServiceLogRequest struct {
 
 func (x *ServiceLogRequest) Reset() {
 	*x = ServiceLogRequest{}
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2906,7 @@ func (x *ServiceLogRequest) String() string {
 func (*ServiceLogRequest) ProtoMessage() {}
 
 func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2919,7 @@ func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceLogRequest.ProtoReflect.Descriptor instead.
 func (*ServiceLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{39}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ServiceLogRequest) GetService() string {
@@ -2678,7 +2958,7 @@ type KernelLogRequest struct {
 
 func (x *KernelLogRequest) Reset() {
 	*x = KernelLogRequest{}
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2970,7 @@ func (x *KernelLogRequest) String() string {
 func (*KernelLogRequest) ProtoMessage() {}
 
 func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2983,7 @@ func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelLogRequest.ProtoReflect.Descriptor instead.
 func (*KernelLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{40}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *KernelLogRequest) GetFollow() bool {
@@ -2745,7 +3025,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +3037,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +3050,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{41}
+	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LogLine) GetTime() *timestamppb.Timestamp {
@@ -2805,7 +3085,7 @@ type ResolveImageRequest struct {
 
 func (x *ResolveImageRequest) Reset() {
 	*x = ResolveImageRequest{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +3097,7 @@ func (x *ResolveImageRequest) String() string {
 func (*ResolveImageRequest) ProtoMessage() {}
 
 func (x *ResolveImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +3110,7 @@ func (x *ResolveImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveImageRequest.ProtoReflect.Descriptor instead.
 func (*ResolveImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ResolveImageRequest) GetName() string {
@@ -2851,7 +3131,7 @@ type ResolveImageResponse struct {
 
 func (x *ResolveImageResponse) Reset() {
 	*x = ResolveImageResponse{}
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +3143,7 @@ func (x *ResolveImageResponse) String() string {
 func (*ResolveImageResponse) ProtoMessage() {}
 
 func (x *ResolveImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +3156,7 @@ func (x *ResolveImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveImageResponse.ProtoReflect.Descriptor instead.
 func (*ResolveImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{43}
+	return file_orlop_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ResolveImageResponse) GetDigest() string {
@@ -2909,7 +3189,7 @@ type ReadBlobRequest struct {
 
 func (x *ReadBlobRequest) Reset() {
 	*x = ReadBlobRequest{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +3201,7 @@ func (x *ReadBlobRequest) String() string {
 func (*ReadBlobRequest) ProtoMessage() {}
 
 func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +3214,7 @@ func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobRequest.ProtoReflect.Descriptor instead.
 func (*ReadBlobRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReadBlobRequest) GetDigest() string {
@@ -2953,7 +3233,7 @@ type ReadBlobResponse struct {
 
 func (x *ReadBlobResponse) Reset() {
 	*x = ReadBlobResponse{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3245,7 @@ func (x *ReadBlobResponse) String() string {
 func (*ReadBlobResponse) ProtoMessage() {}
 
 func (x *ReadBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3258,7 @@ func (x *ReadBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobResponse.ProtoReflect.Descriptor instead.
 func (*ReadBlobResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReadBlobResponse) GetChunk() []byte {
@@ -2997,7 +3277,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3289,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3302,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ImportImageRequest) GetChunk() []byte {
@@ -3041,7 +3321,7 @@ type ImportImageResponse struct {
 
 func (x *ImportImageResponse) Reset() {
 	*x = ImportImageResponse{}
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3053,7 +3333,7 @@ func (x *ImportImageResponse) String() string {
 func (*ImportImageResponse) ProtoMessage() {}
 
 func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3066,7 +3346,7 @@ func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageResponse.ProtoReflect.Descriptor instead.
 func (*ImportImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{47}
+	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ImportImageResponse) GetImages() []*ContainerImage {
@@ -3084,7 +3364,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3376,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3389,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{48}
+	return file_orlop_proto_rawDescGZIP(), []int{54}
 }
 
 type ListImagesResponse struct {
@@ -3121,7 +3401,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3133,7 +3413,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3426,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{49}
+	return file_orlop_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListImagesResponse) GetImages() []*ContainerImage {
@@ -3167,7 +3447,7 @@ type ContainerImage struct {
 
 func (x *ContainerImage) Reset() {
 	*x = ContainerImage{}
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3459,7 @@ func (x *ContainerImage) String() string {
 func (*ContainerImage) ProtoMessage() {}
 
 func (x *ContainerImage) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3472,7 @@ func (x *ContainerImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImage.ProtoReflect.Descriptor instead.
 func (*ContainerImage) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{50}
+	return file_orlop_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ContainerImage) GetName() string {
@@ -3226,7 +3506,7 @@ type BeginUploadRequest struct {
 
 func (x *BeginUploadRequest) Reset() {
 	*x = BeginUploadRequest{}
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3238,7 +3518,7 @@ func (x *BeginUploadRequest) String() string {
 func (*BeginUploadRequest) ProtoMessage() {}
 
 func (x *BeginUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3251,7 +3531,7 @@ func (x *BeginUploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginUploadRequest.ProtoReflect.Descriptor instead.
 func (*BeginUploadRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{51}
+	return file_orlop_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *BeginUploadRequest) GetSha256() string {
@@ -3277,7 +3557,7 @@ type BeginUploadResponse struct {
 
 func (x *BeginUploadResponse) Reset() {
 	*x = BeginUploadResponse{}
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3289,7 +3569,7 @@ func (x *BeginUploadResponse) String() string {
 func (*BeginUploadResponse) ProtoMessage() {}
 
 func (x *BeginUploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3302,7 +3582,7 @@ func (x *BeginUploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginUploadResponse.ProtoReflect.Descriptor instead.
 func (*BeginUploadResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{52}
+	return file_orlop_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *BeginUploadResponse) GetReceived() int64 {
@@ -3331,7 +3611,7 @@ type UploadBundleRequest struct {
 
 func (x *UploadBundleRequest) Reset() {
 	*x = UploadBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3623,7 @@ func (x *UploadBundleRequest) String() string {
 func (*UploadBundleRequest) ProtoMessage() {}
 
 func (x *UploadBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3636,7 @@ func (x *UploadBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadBundleRequest.ProtoReflect.Descriptor instead.
 func (*UploadBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{53}
+	return file_orlop_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *UploadBundleRequest) GetSha256() string {
@@ -3412,7 +3692,7 @@ type FetchBundleRequest struct {
 
 func (x *FetchBundleRequest) Reset() {
 	*x = FetchBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3424,7 +3704,7 @@ func (x *FetchBundleRequest) String() string {
 func (*FetchBundleRequest) ProtoMessage() {}
 
 func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3437,7 +3717,7 @@ func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBundleRequest.ProtoReflect.Descriptor instead.
 func (*FetchBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{54}
+	return file_orlop_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *FetchBundleRequest) GetReference() string {
@@ -3504,7 +3784,7 @@ type DescribeBundleRequest struct {
 
 func (x *DescribeBundleRequest) Reset() {
 	*x = DescribeBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3796,7 @@ func (x *DescribeBundleRequest) String() string {
 func (*DescribeBundleRequest) ProtoMessage() {}
 
 func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3809,7 @@ func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{55}
+	return file_orlop_proto_rawDescGZIP(), []int{61}
 }
 
 type DescribeBundleResponse struct {
@@ -3543,7 +3823,7 @@ type DescribeBundleResponse struct {
 
 func (x *DescribeBundleResponse) Reset() {
 	*x = DescribeBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +3835,7 @@ func (x *DescribeBundleResponse) String() string {
 func (*DescribeBundleResponse) ProtoMessage() {}
 
 func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +3848,7 @@ func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{56}
+	return file_orlop_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DescribeBundleResponse) GetVersion() string {
@@ -3602,7 +3882,7 @@ type DownloadBundleRequest struct {
 
 func (x *DownloadBundleRequest) Reset() {
 	*x = DownloadBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3614,7 +3894,7 @@ func (x *DownloadBundleRequest) String() string {
 func (*DownloadBundleRequest) ProtoMessage() {}
 
 func (x *DownloadBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3627,7 +3907,7 @@ func (x *DownloadBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadBundleRequest.ProtoReflect.Descriptor instead.
 func (*DownloadBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{57}
+	return file_orlop_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DownloadBundleRequest) GetSha256() string {
@@ -3653,7 +3933,7 @@ type DownloadBundleResponse struct {
 
 func (x *DownloadBundleResponse) Reset() {
 	*x = DownloadBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3945,7 @@ func (x *DownloadBundleResponse) String() string {
 func (*DownloadBundleResponse) ProtoMessage() {}
 
 func (x *DownloadBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3958,7 @@ func (x *DownloadBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadBundleResponse.ProtoReflect.Descriptor instead.
 func (*DownloadBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{58}
+	return file_orlop_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *DownloadBundleResponse) GetChunk() []byte {
@@ -3698,7 +3978,7 @@ type UpgradeStarted struct {
 
 func (x *UpgradeStarted) Reset() {
 	*x = UpgradeStarted{}
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3710,7 +3990,7 @@ func (x *UpgradeStarted) String() string {
 func (*UpgradeStarted) ProtoMessage() {}
 
 func (x *UpgradeStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3723,7 +4003,7 @@ func (x *UpgradeStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStarted.ProtoReflect.Descriptor instead.
 func (*UpgradeStarted) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{59}
+	return file_orlop_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *UpgradeStarted) GetFrom() string {
@@ -3748,7 +4028,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3760,7 +4040,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3773,7 +4053,7 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{60}
+	return file_orlop_proto_rawDescGZIP(), []int{66}
 }
 
 type WatchUpgradeRequest struct {
@@ -3784,7 +4064,7 @@ type WatchUpgradeRequest struct {
 
 func (x *WatchUpgradeRequest) Reset() {
 	*x = WatchUpgradeRequest{}
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3796,7 +4076,7 @@ func (x *WatchUpgradeRequest) String() string {
 func (*WatchUpgradeRequest) ProtoMessage() {}
 
 func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3809,7 +4089,7 @@ func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{61}
+	return file_orlop_proto_rawDescGZIP(), []int{67}
 }
 
 type UpgradeStatus struct {
@@ -3838,7 +4118,7 @@ type UpgradeStatus struct {
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +4130,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +4143,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{62}
+	return file_orlop_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -3979,7 +4259,7 @@ type ReadSBOMRequest struct {
 
 func (x *ReadSBOMRequest) Reset() {
 	*x = ReadSBOMRequest{}
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3991,7 +4271,7 @@ func (x *ReadSBOMRequest) String() string {
 func (*ReadSBOMRequest) ProtoMessage() {}
 
 func (x *ReadSBOMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4004,7 +4284,7 @@ func (x *ReadSBOMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSBOMRequest.ProtoReflect.Descriptor instead.
 func (*ReadSBOMRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{63}
+	return file_orlop_proto_rawDescGZIP(), []int{69}
 }
 
 type ReadSBOMResponse struct {
@@ -4019,7 +4299,7 @@ type ReadSBOMResponse struct {
 
 func (x *ReadSBOMResponse) Reset() {
 	*x = ReadSBOMResponse{}
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4031,7 +4311,7 @@ func (x *ReadSBOMResponse) String() string {
 func (*ReadSBOMResponse) ProtoMessage() {}
 
 func (x *ReadSBOMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4044,7 +4324,7 @@ func (x *ReadSBOMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSBOMResponse.ProtoReflect.Descriptor instead.
 func (*ReadSBOMResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{64}
+	return file_orlop_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ReadSBOMResponse) GetStatement() []byte {
@@ -4070,7 +4350,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4362,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4375,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{65}
+	return file_orlop_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RollbackRequest) GetForce() bool {
@@ -4114,7 +4394,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4126,7 +4406,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4139,7 +4419,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{66}
+	return file_orlop_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -4157,7 +4437,7 @@ type FinalizeRequest struct {
 
 func (x *FinalizeRequest) Reset() {
 	*x = FinalizeRequest{}
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4169,7 +4449,7 @@ func (x *FinalizeRequest) String() string {
 func (*FinalizeRequest) ProtoMessage() {}
 
 func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4182,7 +4462,7 @@ func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{67}
+	return file_orlop_proto_rawDescGZIP(), []int{73}
 }
 
 type FinalizeResponse struct {
@@ -4197,7 +4477,7 @@ type FinalizeResponse struct {
 
 func (x *FinalizeResponse) Reset() {
 	*x = FinalizeResponse{}
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4489,7 @@ func (x *FinalizeResponse) String() string {
 func (*FinalizeResponse) ProtoMessage() {}
 
 func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4502,7 @@ func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{68}
+	return file_orlop_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *FinalizeResponse) GetFrom() string {
@@ -4250,7 +4530,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4262,7 +4542,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4275,7 +4555,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{69}
+	return file_orlop_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ReadAuditRequest) GetAfter() uint64 {
@@ -4308,7 +4588,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4320,7 +4600,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4333,7 +4613,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{70}
+	return file_orlop_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *AuditLine) GetLine() []byte {
@@ -4354,7 +4634,7 @@ type GetRevocationsRequest struct {
 
 func (x *GetRevocationsRequest) Reset() {
 	*x = GetRevocationsRequest{}
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4366,7 +4646,7 @@ func (x *GetRevocationsRequest) String() string {
 func (*GetRevocationsRequest) ProtoMessage() {}
 
 func (x *GetRevocationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4379,7 +4659,7 @@ func (x *GetRevocationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevocationsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevocationsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{71}
+	return file_orlop_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GetRevocationsRequest) GetDigest() []byte {
@@ -4398,7 +4678,7 @@ type GetRevocationsResponse struct {
 
 func (x *GetRevocationsResponse) Reset() {
 	*x = GetRevocationsResponse{}
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +4690,7 @@ func (x *GetRevocationsResponse) String() string {
 func (*GetRevocationsResponse) ProtoMessage() {}
 
 func (x *GetRevocationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +4703,7 @@ func (x *GetRevocationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevocationsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevocationsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{72}
+	return file_orlop_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *GetRevocationsResponse) GetRevocations() []*Revocation {
@@ -4445,7 +4725,7 @@ type IssueRequest struct {
 
 func (x *IssueRequest) Reset() {
 	*x = IssueRequest{}
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4457,7 +4737,7 @@ func (x *IssueRequest) String() string {
 func (*IssueRequest) ProtoMessage() {}
 
 func (x *IssueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +4750,7 @@ func (x *IssueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueRequest.ProtoReflect.Descriptor instead.
 func (*IssueRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{73}
+	return file_orlop_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *IssueRequest) GetName() string {
@@ -4513,7 +4793,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4525,7 +4805,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4538,7 +4818,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{74}
+	return file_orlop_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -4564,7 +4844,7 @@ type IssueResponse struct {
 
 func (x *IssueResponse) Reset() {
 	*x = IssueResponse{}
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4576,7 +4856,7 @@ func (x *IssueResponse) String() string {
 func (*IssueResponse) ProtoMessage() {}
 
 func (x *IssueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4589,7 +4869,7 @@ func (x *IssueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueResponse.ProtoReflect.Descriptor instead.
 func (*IssueResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{75}
+	return file_orlop_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *IssueResponse) GetCertificate() []byte {
@@ -4607,7 +4887,7 @@ type ListCertificatesRequest struct {
 
 func (x *ListCertificatesRequest) Reset() {
 	*x = ListCertificatesRequest{}
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +4899,7 @@ func (x *ListCertificatesRequest) String() string {
 func (*ListCertificatesRequest) ProtoMessage() {}
 
 func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +4912,7 @@ func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
 func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{76}
+	return file_orlop_proto_rawDescGZIP(), []int{82}
 }
 
 type ListCertificatesResponse struct {
@@ -4647,7 +4927,7 @@ type ListCertificatesResponse struct {
 
 func (x *ListCertificatesResponse) Reset() {
 	*x = ListCertificatesResponse{}
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4659,7 +4939,7 @@ func (x *ListCertificatesResponse) String() string {
 func (*ListCertificatesResponse) ProtoMessage() {}
 
 func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4672,7 +4952,7 @@ func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
 func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{77}
+	return file_orlop_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListCertificatesResponse) GetIssued() []*IssuedCertificate {
@@ -4704,7 +4984,7 @@ type IssuedCertificate struct {
 
 func (x *IssuedCertificate) Reset() {
 	*x = IssuedCertificate{}
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +4996,7 @@ func (x *IssuedCertificate) String() string {
 func (*IssuedCertificate) ProtoMessage() {}
 
 func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +5009,7 @@ func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuedCertificate.ProtoReflect.Descriptor instead.
 func (*IssuedCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{78}
+	return file_orlop_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *IssuedCertificate) GetSerial() string {
@@ -4799,7 +5079,7 @@ type Revocation struct {
 
 func (x *Revocation) Reset() {
 	*x = Revocation{}
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4811,7 +5091,7 @@ func (x *Revocation) String() string {
 func (*Revocation) ProtoMessage() {}
 
 func (x *Revocation) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4824,7 +5104,7 @@ func (x *Revocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
 func (*Revocation) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{79}
+	return file_orlop_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Revocation) GetLineage() string {
@@ -4891,7 +5171,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4903,7 +5183,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4916,7 +5196,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{80}
+	return file_orlop_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *RevokeRequest) GetSerial() string {
@@ -4960,7 +5240,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4972,7 +5252,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4985,7 +5265,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{81}
+	return file_orlop_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *RevokeResponse) GetRevocation() *Revocation {
@@ -5016,7 +5296,7 @@ type SuspendRequest struct {
 
 func (x *SuspendRequest) Reset() {
 	*x = SuspendRequest{}
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5028,7 +5308,7 @@ func (x *SuspendRequest) String() string {
 func (*SuspendRequest) ProtoMessage() {}
 
 func (x *SuspendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5041,7 +5321,7 @@ func (x *SuspendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendRequest.ProtoReflect.Descriptor instead.
 func (*SuspendRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{82}
+	return file_orlop_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *SuspendRequest) GetKind() string {
@@ -5067,7 +5347,7 @@ type SuspendResponse struct {
 
 func (x *SuspendResponse) Reset() {
 	*x = SuspendResponse{}
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5079,7 +5359,7 @@ func (x *SuspendResponse) String() string {
 func (*SuspendResponse) ProtoMessage() {}
 
 func (x *SuspendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5092,7 +5372,7 @@ func (x *SuspendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendResponse.ProtoReflect.Descriptor instead.
 func (*SuspendResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{83}
+	return file_orlop_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *SuspendResponse) GetObject() *SuspendedObject {
@@ -5113,7 +5393,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5125,7 +5405,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5138,7 +5418,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{84}
+	return file_orlop_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ResumeRequest) GetKind() string {
@@ -5171,7 +5451,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5183,7 +5463,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5196,7 +5476,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{85}
+	return file_orlop_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ResumeResponse) GetObject() *SuspendedObject {
@@ -5214,7 +5494,7 @@ type ListSuspendedRequest struct {
 
 func (x *ListSuspendedRequest) Reset() {
 	*x = ListSuspendedRequest{}
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5506,7 @@ func (x *ListSuspendedRequest) String() string {
 func (*ListSuspendedRequest) ProtoMessage() {}
 
 func (x *ListSuspendedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5519,7 @@ func (x *ListSuspendedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSuspendedRequest.ProtoReflect.Descriptor instead.
 func (*ListSuspendedRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{86}
+	return file_orlop_proto_rawDescGZIP(), []int{92}
 }
 
 type ListSuspendedResponse struct {
@@ -5251,7 +5531,7 @@ type ListSuspendedResponse struct {
 
 func (x *ListSuspendedResponse) Reset() {
 	*x = ListSuspendedResponse{}
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5263,7 +5543,7 @@ func (x *ListSuspendedResponse) String() string {
 func (*ListSuspendedResponse) ProtoMessage() {}
 
 func (x *ListSuspendedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5276,7 +5556,7 @@ func (x *ListSuspendedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSuspendedResponse.ProtoReflect.Descriptor instead.
 func (*ListSuspendedResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{87}
+	return file_orlop_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ListSuspendedResponse) GetObjects() []*SuspendedObject {
@@ -5298,7 +5578,7 @@ type SuspendedObject struct {
 
 func (x *SuspendedObject) Reset() {
 	*x = SuspendedObject{}
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5310,7 +5590,7 @@ func (x *SuspendedObject) String() string {
 func (*SuspendedObject) ProtoMessage() {}
 
 func (x *SuspendedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5323,7 +5603,7 @@ func (x *SuspendedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendedObject.ProtoReflect.Descriptor instead.
 func (*SuspendedObject) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{88}
+	return file_orlop_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *SuspendedObject) GetKind() string {
@@ -5363,7 +5643,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5375,7 +5655,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5388,7 +5668,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{89}
+	return file_orlop_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -5408,7 +5688,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5420,7 +5700,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5433,7 +5713,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{90}
+	return file_orlop_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -5462,7 +5742,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5474,7 +5754,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5487,7 +5767,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{91}
+	return file_orlop_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -5528,7 +5808,7 @@ type ClusterHealthRequest struct {
 
 func (x *ClusterHealthRequest) Reset() {
 	*x = ClusterHealthRequest{}
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5540,7 +5820,7 @@ func (x *ClusterHealthRequest) String() string {
 func (*ClusterHealthRequest) ProtoMessage() {}
 
 func (x *ClusterHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5553,7 +5833,7 @@ func (x *ClusterHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterHealthRequest.ProtoReflect.Descriptor instead.
 func (*ClusterHealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{92}
+	return file_orlop_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ClusterHealthRequest) GetMachineTimeout() *durationpb.Duration {
@@ -5587,7 +5867,7 @@ type ClusterHealthResponse struct {
 
 func (x *ClusterHealthResponse) Reset() {
 	*x = ClusterHealthResponse{}
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5599,7 +5879,7 @@ func (x *ClusterHealthResponse) String() string {
 func (*ClusterHealthResponse) ProtoMessage() {}
 
 func (x *ClusterHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5612,7 +5892,7 @@ func (x *ClusterHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterHealthResponse.ProtoReflect.Descriptor instead.
 func (*ClusterHealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{93}
+	return file_orlop_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ClusterHealthResponse) GetHealthy() bool {
@@ -5712,7 +5992,7 @@ type ClusterMachine struct {
 
 func (x *ClusterMachine) Reset() {
 	*x = ClusterMachine{}
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5724,7 +6004,7 @@ func (x *ClusterMachine) String() string {
 func (*ClusterMachine) ProtoMessage() {}
 
 func (x *ClusterMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5737,7 +6017,7 @@ func (x *ClusterMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterMachine.ProtoReflect.Descriptor instead.
 func (*ClusterMachine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{94}
+	return file_orlop_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ClusterMachine) GetName() string {
@@ -5844,7 +6124,7 @@ type ClusterFinding struct {
 
 func (x *ClusterFinding) Reset() {
 	*x = ClusterFinding{}
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5856,7 +6136,7 @@ func (x *ClusterFinding) String() string {
 func (*ClusterFinding) ProtoMessage() {}
 
 func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5869,7 +6149,7 @@ func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterFinding.ProtoReflect.Descriptor instead.
 func (*ClusterFinding) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{95}
+	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ClusterFinding) GetMachine() string {
@@ -5913,7 +6193,7 @@ type ClusterEtcd struct {
 
 func (x *ClusterEtcd) Reset() {
 	*x = ClusterEtcd{}
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5925,7 +6205,7 @@ func (x *ClusterEtcd) String() string {
 func (*ClusterEtcd) ProtoMessage() {}
 
 func (x *ClusterEtcd) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5938,7 +6218,7 @@ func (x *ClusterEtcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterEtcd.ProtoReflect.Descriptor instead.
 func (*ClusterEtcd) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{96}
+	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ClusterEtcd) GetProblem() string {
@@ -5979,7 +6259,7 @@ type ReportMachineRequest struct {
 
 func (x *ReportMachineRequest) Reset() {
 	*x = ReportMachineRequest{}
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5991,7 +6271,7 @@ func (x *ReportMachineRequest) String() string {
 func (*ReportMachineRequest) ProtoMessage() {}
 
 func (x *ReportMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6004,7 +6284,7 @@ func (x *ReportMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportMachineRequest.ProtoReflect.Descriptor instead.
 func (*ReportMachineRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{97}
+	return file_orlop_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ReportMachineRequest) GetDigestKey() []byte {
@@ -6035,7 +6315,7 @@ type ReportMachineResponse struct {
 
 func (x *ReportMachineResponse) Reset() {
 	*x = ReportMachineResponse{}
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6047,7 +6327,7 @@ func (x *ReportMachineResponse) String() string {
 func (*ReportMachineResponse) ProtoMessage() {}
 
 func (x *ReportMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6060,7 +6340,7 @@ func (x *ReportMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportMachineResponse.ProtoReflect.Descriptor instead.
 func (*ReportMachineResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{98}
+	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ReportMachineResponse) GetName() string {
@@ -6145,7 +6425,7 @@ type MachineCertificate struct {
 
 func (x *MachineCertificate) Reset() {
 	*x = MachineCertificate{}
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6157,7 +6437,7 @@ func (x *MachineCertificate) String() string {
 func (*MachineCertificate) ProtoMessage() {}
 
 func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6170,7 +6450,7 @@ func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineCertificate.ProtoReflect.Descriptor instead.
 func (*MachineCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{99}
+	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *MachineCertificate) GetFile() string {
@@ -6212,7 +6492,7 @@ type ReportedObject struct {
 
 func (x *ReportedObject) Reset() {
 	*x = ReportedObject{}
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6224,7 +6504,7 @@ func (x *ReportedObject) String() string {
 func (*ReportedObject) ProtoMessage() {}
 
 func (x *ReportedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6237,7 +6517,7 @@ func (x *ReportedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedObject.ProtoReflect.Descriptor instead.
 func (*ReportedObject) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{100}
+	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ReportedObject) GetWanted() string {
@@ -6266,7 +6546,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6278,7 +6558,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6291,7 +6571,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{101}
+	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -6317,7 +6597,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6329,7 +6609,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6342,7 +6622,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{102}
+	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -6365,7 +6645,7 @@ type CreateTicketRequest struct {
 
 func (x *CreateTicketRequest) Reset() {
 	*x = CreateTicketRequest{}
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6377,7 +6657,7 @@ func (x *CreateTicketRequest) String() string {
 func (*CreateTicketRequest) ProtoMessage() {}
 
 func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6390,7 +6670,7 @@ func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketRequest.ProtoReflect.Descriptor instead.
 func (*CreateTicketRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{103}
+	return file_orlop_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *CreateTicketRequest) GetName() string {
@@ -6426,7 +6706,7 @@ type CreateTicketResponse struct {
 
 func (x *CreateTicketResponse) Reset() {
 	*x = CreateTicketResponse{}
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6438,7 +6718,7 @@ func (x *CreateTicketResponse) String() string {
 func (*CreateTicketResponse) ProtoMessage() {}
 
 func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6451,7 +6731,7 @@ func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketResponse.ProtoReflect.Descriptor instead.
 func (*CreateTicketResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{104}
+	return file_orlop_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *CreateTicketResponse) GetCertificate() []byte {
@@ -6485,7 +6765,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6497,7 +6777,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6510,7 +6790,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{105}
+	return file_orlop_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *JoinRequest) GetMachineCsr() []byte {
@@ -6537,7 +6817,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6549,7 +6829,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6562,7 +6842,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{106}
+	return file_orlop_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *JoinResponse) GetMachineCertificate() []byte {
@@ -6587,7 +6867,7 @@ type ListPendingRequest struct {
 
 func (x *ListPendingRequest) Reset() {
 	*x = ListPendingRequest{}
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6599,7 +6879,7 @@ func (x *ListPendingRequest) String() string {
 func (*ListPendingRequest) ProtoMessage() {}
 
 func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6612,7 +6892,7 @@ func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingRequest.ProtoReflect.Descriptor instead.
 func (*ListPendingRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{107}
+	return file_orlop_proto_rawDescGZIP(), []int{113}
 }
 
 type ListPendingResponse struct {
@@ -6624,7 +6904,7 @@ type ListPendingResponse struct {
 
 func (x *ListPendingResponse) Reset() {
 	*x = ListPendingResponse{}
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6636,7 +6916,7 @@ func (x *ListPendingResponse) String() string {
 func (*ListPendingResponse) ProtoMessage() {}
 
 func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6649,7 +6929,7 @@ func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingResponse.ProtoReflect.Descriptor instead.
 func (*ListPendingResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{108}
+	return file_orlop_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListPendingResponse) GetMachines() []*PendingMachine {
@@ -6671,7 +6951,7 @@ type PendingMachine struct {
 
 func (x *PendingMachine) Reset() {
 	*x = PendingMachine{}
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6683,7 +6963,7 @@ func (x *PendingMachine) String() string {
 func (*PendingMachine) ProtoMessage() {}
 
 func (x *PendingMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6696,7 +6976,7 @@ func (x *PendingMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingMachine.ProtoReflect.Descriptor instead.
 func (*PendingMachine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{109}
+	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *PendingMachine) GetName() string {
@@ -6738,7 +7018,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6750,7 +7030,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6763,7 +7043,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{110}
+	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ApproveRequest) GetName() string {
@@ -6795,7 +7075,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6807,7 +7087,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6820,7 +7100,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{111}
+	return file_orlop_proto_rawDescGZIP(), []int{117}
 }
 
 type DenyRequest struct {
@@ -6833,7 +7113,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6845,7 +7125,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6858,7 +7138,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{112}
+	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *DenyRequest) GetName() string {
@@ -6884,7 +7164,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6896,7 +7176,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6909,7 +7189,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{113}
+	return file_orlop_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *DenyResponse) GetUnreached() []string {
@@ -6927,7 +7207,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6939,7 +7219,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6952,7 +7232,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{114}
+	return file_orlop_proto_rawDescGZIP(), []int{120}
 }
 
 type ListMembersResponse struct {
@@ -6965,7 +7245,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6977,7 +7257,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6990,7 +7270,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{115}
+	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ListMembersResponse) GetMembers() []*Member {
@@ -7025,7 +7305,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7037,7 +7317,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7050,7 +7330,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{116}
+	return file_orlop_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Member) GetName() string {
@@ -7124,7 +7404,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7136,7 +7416,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7149,7 +7429,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{117}
+	return file_orlop_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Ticket) GetSerial() string {
@@ -7213,7 +7493,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7225,7 +7505,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7238,7 +7518,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{118}
+	return file_orlop_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -7268,7 +7548,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7280,7 +7560,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7293,7 +7573,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{119}
+	return file_orlop_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *RemoveMemberResponse) GetTickets() []string {
@@ -7328,7 +7608,7 @@ type GetMembershipRequest struct {
 
 func (x *GetMembershipRequest) Reset() {
 	*x = GetMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7340,7 +7620,7 @@ func (x *GetMembershipRequest) String() string {
 func (*GetMembershipRequest) ProtoMessage() {}
 
 func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7353,7 +7633,7 @@ func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*GetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{120}
+	return file_orlop_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *GetMembershipRequest) GetDigest() []byte {
@@ -7374,7 +7654,7 @@ type GetMembershipResponse struct {
 
 func (x *GetMembershipResponse) Reset() {
 	*x = GetMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7386,7 +7666,7 @@ func (x *GetMembershipResponse) String() string {
 func (*GetMembershipResponse) ProtoMessage() {}
 
 func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7399,7 +7679,7 @@ func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*GetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{121}
+	return file_orlop_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *GetMembershipResponse) GetLedger() string {
@@ -7435,7 +7715,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7447,7 +7727,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7460,7 +7740,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{122}
+	return file_orlop_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *Membership) GetMembers() []*Member {
@@ -7508,7 +7788,7 @@ type RuleApproval struct {
 
 func (x *RuleApproval) Reset() {
 	*x = RuleApproval{}
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7520,7 +7800,7 @@ func (x *RuleApproval) String() string {
 func (*RuleApproval) ProtoMessage() {}
 
 func (x *RuleApproval) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7533,7 +7813,7 @@ func (x *RuleApproval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleApproval.ProtoReflect.Descriptor instead.
 func (*RuleApproval) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{123}
+	return file_orlop_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *RuleApproval) GetSerial() string {
@@ -7596,7 +7876,7 @@ type TicketBinding struct {
 
 func (x *TicketBinding) Reset() {
 	*x = TicketBinding{}
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7608,7 +7888,7 @@ func (x *TicketBinding) String() string {
 func (*TicketBinding) ProtoMessage() {}
 
 func (x *TicketBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7621,7 +7901,7 @@ func (x *TicketBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TicketBinding.ProtoReflect.Descriptor instead.
 func (*TicketBinding) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{124}
+	return file_orlop_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *TicketBinding) GetTicket() string {
@@ -7656,7 +7936,7 @@ type ReplicateMembershipRequest struct {
 
 func (x *ReplicateMembershipRequest) Reset() {
 	*x = ReplicateMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7668,7 +7948,7 @@ func (x *ReplicateMembershipRequest) String() string {
 func (*ReplicateMembershipRequest) ProtoMessage() {}
 
 func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7681,7 +7961,7 @@ func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{125}
+	return file_orlop_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ReplicateMembershipRequest) GetMembership() *Membership {
@@ -7717,7 +7997,7 @@ type ReplicateMembershipResponse struct {
 
 func (x *ReplicateMembershipResponse) Reset() {
 	*x = ReplicateMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7729,7 +8009,7 @@ func (x *ReplicateMembershipResponse) String() string {
 func (*ReplicateMembershipResponse) ProtoMessage() {}
 
 func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7742,7 +8022,7 @@ func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{126}
+	return file_orlop_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ReplicateMembershipResponse) GetLedger() string {
@@ -7771,7 +8051,7 @@ type VoteRequest struct {
 
 func (x *VoteRequest) Reset() {
 	*x = VoteRequest{}
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7783,7 +8063,7 @@ func (x *VoteRequest) String() string {
 func (*VoteRequest) ProtoMessage() {}
 
 func (x *VoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7796,7 +8076,7 @@ func (x *VoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteRequest.ProtoReflect.Descriptor instead.
 func (*VoteRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{127}
+	return file_orlop_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *VoteRequest) GetMembership() *Membership {
@@ -7831,7 +8111,7 @@ type VoteResponse struct {
 
 func (x *VoteResponse) Reset() {
 	*x = VoteResponse{}
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7843,7 +8123,7 @@ func (x *VoteResponse) String() string {
 func (*VoteResponse) ProtoMessage() {}
 
 func (x *VoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7856,7 +8136,7 @@ func (x *VoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteResponse.ProtoReflect.Descriptor instead.
 func (*VoteResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{128}
+	return file_orlop_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *VoteResponse) GetLedger() string {
@@ -7888,7 +8168,7 @@ type GetAttestationKeysRequest struct {
 
 func (x *GetAttestationKeysRequest) Reset() {
 	*x = GetAttestationKeysRequest{}
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7900,7 +8180,7 @@ func (x *GetAttestationKeysRequest) String() string {
 func (*GetAttestationKeysRequest) ProtoMessage() {}
 
 func (x *GetAttestationKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7913,7 +8193,7 @@ func (x *GetAttestationKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttestationKeysRequest.ProtoReflect.Descriptor instead.
 func (*GetAttestationKeysRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{129}
+	return file_orlop_proto_rawDescGZIP(), []int{135}
 }
 
 type GetAttestationKeysResponse struct {
@@ -7927,7 +8207,7 @@ type GetAttestationKeysResponse struct {
 
 func (x *GetAttestationKeysResponse) Reset() {
 	*x = GetAttestationKeysResponse{}
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7939,7 +8219,7 @@ func (x *GetAttestationKeysResponse) String() string {
 func (*GetAttestationKeysResponse) ProtoMessage() {}
 
 func (x *GetAttestationKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7952,7 +8232,7 @@ func (x *GetAttestationKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAttestationKeysResponse.ProtoReflect.Descriptor instead.
 func (*GetAttestationKeysResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{130}
+	return file_orlop_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *GetAttestationKeysResponse) GetEndorsementKey() []byte {
@@ -7989,7 +8269,7 @@ type AttestRequest struct {
 
 func (x *AttestRequest) Reset() {
 	*x = AttestRequest{}
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8001,7 +8281,7 @@ func (x *AttestRequest) String() string {
 func (*AttestRequest) ProtoMessage() {}
 
 func (x *AttestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8014,7 +8294,7 @@ func (x *AttestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttestRequest.ProtoReflect.Descriptor instead.
 func (*AttestRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{131}
+	return file_orlop_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *AttestRequest) GetNonce() []byte {
@@ -8059,7 +8339,7 @@ type AttestResponse struct {
 
 func (x *AttestResponse) Reset() {
 	*x = AttestResponse{}
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8071,7 +8351,7 @@ func (x *AttestResponse) String() string {
 func (*AttestResponse) ProtoMessage() {}
 
 func (x *AttestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8084,7 +8364,7 @@ func (x *AttestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttestResponse.ProtoReflect.Descriptor instead.
 func (*AttestResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{132}
+	return file_orlop_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *AttestResponse) GetQuote() []byte {
@@ -8169,7 +8449,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8181,7 +8461,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8194,7 +8474,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{133}
+	return file_orlop_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -8252,7 +8532,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8264,7 +8544,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8277,7 +8557,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{134}
+	return file_orlop_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -8312,7 +8592,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8324,7 +8604,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8337,7 +8617,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{135}
+	return file_orlop_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -8372,7 +8652,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8384,7 +8664,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8397,7 +8677,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{136}
+	return file_orlop_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -8430,7 +8710,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8442,7 +8722,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8455,7 +8735,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{137}
+	return file_orlop_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -8478,7 +8758,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8490,7 +8770,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8503,7 +8783,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{138}
+	return file_orlop_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *EtcdMember) GetId() string {
@@ -8550,7 +8830,7 @@ type EtcdRemoveMemberRequest struct {
 
 func (x *EtcdRemoveMemberRequest) Reset() {
 	*x = EtcdRemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8562,7 +8842,7 @@ func (x *EtcdRemoveMemberRequest) String() string {
 func (*EtcdRemoveMemberRequest) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8575,7 +8855,7 @@ func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{139}
+	return file_orlop_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *EtcdRemoveMemberRequest) GetMember() string {
@@ -8595,7 +8875,7 @@ type EtcdRemoveMemberResponse struct {
 
 func (x *EtcdRemoveMemberResponse) Reset() {
 	*x = EtcdRemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8607,7 +8887,7 @@ func (x *EtcdRemoveMemberResponse) String() string {
 func (*EtcdRemoveMemberResponse) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8620,7 +8900,7 @@ func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{140}
+	return file_orlop_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *EtcdRemoveMemberResponse) GetRemoved() *EtcdMember {
@@ -8645,7 +8925,7 @@ type EtcdRecoverRequest struct {
 
 func (x *EtcdRecoverRequest) Reset() {
 	*x = EtcdRecoverRequest{}
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8657,7 +8937,7 @@ func (x *EtcdRecoverRequest) String() string {
 func (*EtcdRecoverRequest) ProtoMessage() {}
 
 func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8670,7 +8950,7 @@ func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{141}
+	return file_orlop_proto_rawDescGZIP(), []int{147}
 }
 
 type EtcdRecoverResponse struct {
@@ -8682,7 +8962,7 @@ type EtcdRecoverResponse struct {
 
 func (x *EtcdRecoverResponse) Reset() {
 	*x = EtcdRecoverResponse{}
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8694,7 +8974,7 @@ func (x *EtcdRecoverResponse) String() string {
 func (*EtcdRecoverResponse) ProtoMessage() {}
 
 func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8707,7 +8987,7 @@ func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{142}
+	return file_orlop_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *EtcdRecoverResponse) GetRemovedMembers() []string {
@@ -8725,7 +9005,7 @@ type EtcdRejoinRequest struct {
 
 func (x *EtcdRejoinRequest) Reset() {
 	*x = EtcdRejoinRequest{}
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8737,7 +9017,7 @@ func (x *EtcdRejoinRequest) String() string {
 func (*EtcdRejoinRequest) ProtoMessage() {}
 
 func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8750,7 +9030,7 @@ func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{143}
+	return file_orlop_proto_rawDescGZIP(), []int{149}
 }
 
 type EtcdRejoinResponse struct {
@@ -8761,7 +9041,7 @@ type EtcdRejoinResponse struct {
 
 func (x *EtcdRejoinResponse) Reset() {
 	*x = EtcdRejoinResponse{}
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8773,7 +9053,7 @@ func (x *EtcdRejoinResponse) String() string {
 func (*EtcdRejoinResponse) ProtoMessage() {}
 
 func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8786,7 +9066,7 @@ func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{144}
+	return file_orlop_proto_rawDescGZIP(), []int{150}
 }
 
 type EtcdSnapshotRequest struct {
@@ -8798,7 +9078,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8810,7 +9090,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8823,7 +9103,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{145}
+	return file_orlop_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *EtcdSnapshotRequest) GetStored() string {
@@ -8846,7 +9126,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8858,7 +9138,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8871,7 +9151,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{146}
+	return file_orlop_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *EtcdSnapshotResponse) GetHeader() *EtcdSnapshotInfo {
@@ -8907,7 +9187,7 @@ type EtcdSnapshotInfo struct {
 
 func (x *EtcdSnapshotInfo) Reset() {
 	*x = EtcdSnapshotInfo{}
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8919,7 +9199,7 @@ func (x *EtcdSnapshotInfo) String() string {
 func (*EtcdSnapshotInfo) ProtoMessage() {}
 
 func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8932,7 +9212,7 @@ func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotInfo.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{147}
+	return file_orlop_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *EtcdSnapshotInfo) GetRevision() int64 {
@@ -8971,7 +9251,7 @@ type EtcdListSnapshotsRequest struct {
 
 func (x *EtcdListSnapshotsRequest) Reset() {
 	*x = EtcdListSnapshotsRequest{}
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8983,7 +9263,7 @@ func (x *EtcdListSnapshotsRequest) String() string {
 func (*EtcdListSnapshotsRequest) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8996,7 +9276,7 @@ func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{148}
+	return file_orlop_proto_rawDescGZIP(), []int{154}
 }
 
 type EtcdListSnapshotsResponse struct {
@@ -9010,7 +9290,7 @@ type EtcdListSnapshotsResponse struct {
 
 func (x *EtcdListSnapshotsResponse) Reset() {
 	*x = EtcdListSnapshotsResponse{}
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9022,7 +9302,7 @@ func (x *EtcdListSnapshotsResponse) String() string {
 func (*EtcdListSnapshotsResponse) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9035,7 +9315,7 @@ func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{149}
+	return file_orlop_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *EtcdListSnapshotsResponse) GetSnapshots() []*EtcdStoredSnapshot {
@@ -9076,7 +9356,7 @@ type EtcdStoredSnapshot struct {
 
 func (x *EtcdStoredSnapshot) Reset() {
 	*x = EtcdStoredSnapshot{}
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9088,7 +9368,7 @@ func (x *EtcdStoredSnapshot) String() string {
 func (*EtcdStoredSnapshot) ProtoMessage() {}
 
 func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9101,7 +9381,7 @@ func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStoredSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdStoredSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{150}
+	return file_orlop_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *EtcdStoredSnapshot) GetName() string {
@@ -9161,7 +9441,7 @@ type EtcdTakeSnapshotRequest struct {
 
 func (x *EtcdTakeSnapshotRequest) Reset() {
 	*x = EtcdTakeSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9173,7 +9453,7 @@ func (x *EtcdTakeSnapshotRequest) String() string {
 func (*EtcdTakeSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9186,7 +9466,7 @@ func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{151}
+	return file_orlop_proto_rawDescGZIP(), []int{157}
 }
 
 type EtcdTakeSnapshotResponse struct {
@@ -9199,7 +9479,7 @@ type EtcdTakeSnapshotResponse struct {
 
 func (x *EtcdTakeSnapshotResponse) Reset() {
 	*x = EtcdTakeSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9211,7 +9491,7 @@ func (x *EtcdTakeSnapshotResponse) String() string {
 func (*EtcdTakeSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9224,7 +9504,7 @@ func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{152}
+	return file_orlop_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *EtcdTakeSnapshotResponse) GetSnapshot() *EtcdStoredSnapshot {
@@ -9258,7 +9538,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[153]
+	mi := &file_orlop_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9270,7 +9550,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[153]
+	mi := &file_orlop_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9283,7 +9563,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{153}
+	return file_orlop_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -9330,7 +9610,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[154]
+	mi := &file_orlop_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9342,7 +9622,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[154]
+	mi := &file_orlop_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9355,7 +9635,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{154}
+	return file_orlop_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -9383,7 +9663,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9395,7 +9675,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9408,7 +9688,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{155}
+	return file_orlop_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -9461,7 +9741,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9473,7 +9753,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9486,7 +9766,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{156}
+	return file_orlop_proto_rawDescGZIP(), []int{162}
 }
 
 type EtcdStatusResponse struct {
@@ -9514,7 +9794,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[157]
+	mi := &file_orlop_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9526,7 +9806,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[157]
+	mi := &file_orlop_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9539,7 +9819,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{157}
+	return file_orlop_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -9655,7 +9935,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[158]
+	mi := &file_orlop_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9667,7 +9947,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[158]
+	mi := &file_orlop_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9680,7 +9960,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{158}
+	return file_orlop_proto_rawDescGZIP(), []int{164}
 }
 
 type EtcdDefragmentResponse struct {
@@ -9694,7 +9974,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[159]
+	mi := &file_orlop_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9706,7 +9986,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[159]
+	mi := &file_orlop_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9719,7 +9999,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{159}
+	return file_orlop_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -9752,7 +10032,7 @@ type EtcdReencryptRequest struct {
 
 func (x *EtcdReencryptRequest) Reset() {
 	*x = EtcdReencryptRequest{}
-	mi := &file_orlop_proto_msgTypes[160]
+	mi := &file_orlop_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9764,7 +10044,7 @@ func (x *EtcdReencryptRequest) String() string {
 func (*EtcdReencryptRequest) ProtoMessage() {}
 
 func (x *EtcdReencryptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[160]
+	mi := &file_orlop_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9777,7 +10057,7 @@ func (x *EtcdReencryptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdReencryptRequest.ProtoReflect.Descriptor instead.
 func (*EtcdReencryptRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{160}
+	return file_orlop_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *EtcdReencryptRequest) GetCountOnly() bool {
@@ -9797,7 +10077,7 @@ type EtcdReencryptResponse struct {
 
 func (x *EtcdReencryptResponse) Reset() {
 	*x = EtcdReencryptResponse{}
-	mi := &file_orlop_proto_msgTypes[161]
+	mi := &file_orlop_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9809,7 +10089,7 @@ func (x *EtcdReencryptResponse) String() string {
 func (*EtcdReencryptResponse) ProtoMessage() {}
 
 func (x *EtcdReencryptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[161]
+	mi := &file_orlop_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9822,7 +10102,7 @@ func (x *EtcdReencryptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdReencryptResponse.ProtoReflect.Descriptor instead.
 func (*EtcdReencryptResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{161}
+	return file_orlop_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *EtcdReencryptResponse) GetSecrets() int64 {
@@ -9847,7 +10127,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[162]
+	mi := &file_orlop_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9859,7 +10139,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[162]
+	mi := &file_orlop_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9872,7 +10152,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{162}
+	return file_orlop_proto_rawDescGZIP(), []int{168}
 }
 
 type EtcdDisarmResponse struct {
@@ -9884,7 +10164,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[163]
+	mi := &file_orlop_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9896,7 +10176,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[163]
+	mi := &file_orlop_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9909,7 +10189,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{163}
+	return file_orlop_proto_rawDescGZIP(), []int{169}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -10039,7 +10319,23 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"WIPE_STATE\x10\x01\x12\r\n" +
 	"\tWIPE_DATA\x10\x02\x12\f\n" +
-	"\bWIPE_ALL\x10\x03\"=\n" +
+	"\bWIPE_ALL\x10\x03\"\x14\n" +
+	"\x12GetRecoveryRequest\"M\n" +
+	"\x13GetRecoveryResponse\x126\n" +
+	"\avolumes\x18\x01 \x03(\v2\x1c.orlop.v1alpha1.LockedVolumeR\avolumes\"\x7f\n" +
+	"\fLockedVolume\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x16\n" +
+	"\x06device\x18\x02 \x01(\tR\x06device\x12\x1e\n" +
+	"\n" +
+	"recipients\x18\x03 \x03(\tR\n" +
+	"recipients\x12!\n" +
+	"\frecovery_key\x18\x04 \x01(\tR\vrecoveryKey\"A\n" +
+	"\x0eRecoverRequest\x12/\n" +
+	"\x04keys\x18\x01 \x03(\v2\x1b.orlop.v1alpha1.RecoveryKeyR\x04keys\"5\n" +
+	"\vRecoveryKey\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"\x11\n" +
+	"\x0fRecoverResponse\"=\n" +
 	"\x0fWipeDiskRequest\x12\x12\n" +
 	"\x04disk\x18\x01 \x01(\tR\x04disk\x12\x16\n" +
 	"\x06volume\x18\x02 \x01(\tR\x06volume\"&\n" +
@@ -10683,7 +10979,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x10FANOUT_STREAMING\x10\x03\x12\x15\n" +
 	"\x11FANOUT_SEQUENTIAL\x10\x04\x12\x11\n" +
 	"\rFANOUT_SINGLE\x10\x05\x12\x10\n" +
-	"\fFANOUT_FLEET\x10\x062\xdd\t\n" +
+	"\fFANOUT_FLEET\x10\x062\x99\v\n" +
 	"\aMachine\x12[\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\x0f\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x03efg\xa0\xb5\x18\x02\x12G\n" +
@@ -10700,7 +10996,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"&\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
 	"\x16{wipe}[force?, forced]\x18\x01\xa0\xb5\x18\x04\x12\x81\x01\n" +
 	"\bWipeDisk\x12\x1f.orlop.v1alpha1.WipeDiskRequest\x1a .orlop.v1alpha1.WipeDiskResponse\"2\x80\xb5\x18\x1e\x9a\xb5\x18&\n" +
-	"$[volume?volume |disk ]{volume}{disk}\xa0\xb5\x18\x04\x12x\n" +
+	"$[volume?volume |disk ]{volume}{disk}\xa0\xb5\x18\x04\x12`\n" +
+	"\vGetRecovery\x12\".orlop.v1alpha1.GetRecoveryRequest\x1a#.orlop.v1alpha1.GetRecoveryResponse\"\b\x80\xb5\x18\x1e\xa0\xb5\x18\x02\x12X\n" +
+	"\aRecover\x12\x1e.orlop.v1alpha1.RecoverRequest\x1a\x1f.orlop.v1alpha1.RecoverResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x05\x12x\n" +
 	"\vCancelDrain\x12\".orlop.v1alpha1.CancelDrainRequest\x1a#.orlop.v1alpha1.CancelDrainResponse\" \x80\xb5\x18\x14\x9a\xb5\x18\x14\n" +
 	"\x12[node?node {node}]\xa0\xb5\x18\x04\x12n\n" +
 	"\bReadFile\x12\x1f.orlop.v1alpha1.ReadFileRequest\x1a .orlop.v1alpha1.ReadFileResponse\"\x1d\x80\xb5\x18\n" +
@@ -10847,7 +11145,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 167)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 173)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                           // 0: orlop.v1alpha1.Role
 	(Fanout)(0),                         // 1: orlop.v1alpha1.Fanout
@@ -10866,426 +11164,438 @@ var file_orlop_proto_goTypes = []any{
 	(*CancelDrainRequest)(nil),          // 14: orlop.v1alpha1.CancelDrainRequest
 	(*CancelDrainResponse)(nil),         // 15: orlop.v1alpha1.CancelDrainResponse
 	(*ResetRequest)(nil),                // 16: orlop.v1alpha1.ResetRequest
-	(*WipeDiskRequest)(nil),             // 17: orlop.v1alpha1.WipeDiskRequest
-	(*WipeDiskResponse)(nil),            // 18: orlop.v1alpha1.WipeDiskResponse
-	(*ReadFileRequest)(nil),             // 19: orlop.v1alpha1.ReadFileRequest
-	(*ReadFileResponse)(nil),            // 20: orlop.v1alpha1.ReadFileResponse
-	(*ListFilesRequest)(nil),            // 21: orlop.v1alpha1.ListFilesRequest
-	(*ListFilesResponse)(nil),           // 22: orlop.v1alpha1.ListFilesResponse
-	(*FileEntry)(nil),                   // 23: orlop.v1alpha1.FileEntry
-	(*RelayData)(nil),                   // 24: orlop.v1alpha1.RelayData
-	(*ApplyRequest)(nil),                // 25: orlop.v1alpha1.ApplyRequest
-	(*ApplyResponse)(nil),               // 26: orlop.v1alpha1.ApplyResponse
-	(*ConfirmConfigRequest)(nil),        // 27: orlop.v1alpha1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),       // 28: orlop.v1alpha1.ConfirmConfigResponse
-	(*GetConfigRequest)(nil),            // 29: orlop.v1alpha1.GetConfigRequest
-	(*GetConfigResponse)(nil),           // 30: orlop.v1alpha1.GetConfigResponse
-	(*ConfigHistoryRequest)(nil),        // 31: orlop.v1alpha1.ConfigHistoryRequest
-	(*ConfigHistoryResponse)(nil),       // 32: orlop.v1alpha1.ConfigHistoryResponse
-	(*ConfigEntry)(nil),                 // 33: orlop.v1alpha1.ConfigEntry
-	(*CompareConfigRequest)(nil),        // 34: orlop.v1alpha1.CompareConfigRequest
-	(*CompareConfigResponse)(nil),       // 35: orlop.v1alpha1.CompareConfigResponse
-	(*Problem)(nil),                     // 36: orlop.v1alpha1.Problem
-	(*ListServicesRequest)(nil),         // 37: orlop.v1alpha1.ListServicesRequest
-	(*ListServicesResponse)(nil),        // 38: orlop.v1alpha1.ListServicesResponse
-	(*ServiceStatus)(nil),               // 39: orlop.v1alpha1.ServiceStatus
-	(*Component)(nil),                   // 40: orlop.v1alpha1.Component
-	(*RestartServiceRequest)(nil),       // 41: orlop.v1alpha1.RestartServiceRequest
-	(*RestartServiceResponse)(nil),      // 42: orlop.v1alpha1.RestartServiceResponse
-	(*ServiceLogRequest)(nil),           // 43: orlop.v1alpha1.ServiceLogRequest
-	(*KernelLogRequest)(nil),            // 44: orlop.v1alpha1.KernelLogRequest
-	(*LogLine)(nil),                     // 45: orlop.v1alpha1.LogLine
-	(*ResolveImageRequest)(nil),         // 46: orlop.v1alpha1.ResolveImageRequest
-	(*ResolveImageResponse)(nil),        // 47: orlop.v1alpha1.ResolveImageResponse
-	(*ReadBlobRequest)(nil),             // 48: orlop.v1alpha1.ReadBlobRequest
-	(*ReadBlobResponse)(nil),            // 49: orlop.v1alpha1.ReadBlobResponse
-	(*ImportImageRequest)(nil),          // 50: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),         // 51: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),           // 52: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),          // 53: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),              // 54: orlop.v1alpha1.ContainerImage
-	(*BeginUploadRequest)(nil),          // 55: orlop.v1alpha1.BeginUploadRequest
-	(*BeginUploadResponse)(nil),         // 56: orlop.v1alpha1.BeginUploadResponse
-	(*UploadBundleRequest)(nil),         // 57: orlop.v1alpha1.UploadBundleRequest
-	(*FetchBundleRequest)(nil),          // 58: orlop.v1alpha1.FetchBundleRequest
-	(*DescribeBundleRequest)(nil),       // 59: orlop.v1alpha1.DescribeBundleRequest
-	(*DescribeBundleResponse)(nil),      // 60: orlop.v1alpha1.DescribeBundleResponse
-	(*DownloadBundleRequest)(nil),       // 61: orlop.v1alpha1.DownloadBundleRequest
-	(*DownloadBundleResponse)(nil),      // 62: orlop.v1alpha1.DownloadBundleResponse
-	(*UpgradeStarted)(nil),              // 63: orlop.v1alpha1.UpgradeStarted
-	(*UpgradeStatusRequest)(nil),        // 64: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),         // 65: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),               // 66: orlop.v1alpha1.UpgradeStatus
-	(*ReadSBOMRequest)(nil),             // 67: orlop.v1alpha1.ReadSBOMRequest
-	(*ReadSBOMResponse)(nil),            // 68: orlop.v1alpha1.ReadSBOMResponse
-	(*RollbackRequest)(nil),             // 69: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),            // 70: orlop.v1alpha1.RollbackResponse
-	(*FinalizeRequest)(nil),             // 71: orlop.v1alpha1.FinalizeRequest
-	(*FinalizeResponse)(nil),            // 72: orlop.v1alpha1.FinalizeResponse
-	(*ReadAuditRequest)(nil),            // 73: orlop.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),                   // 74: orlop.v1alpha1.AuditLine
-	(*GetRevocationsRequest)(nil),       // 75: orlop.v1alpha1.GetRevocationsRequest
-	(*GetRevocationsResponse)(nil),      // 76: orlop.v1alpha1.GetRevocationsResponse
-	(*IssueRequest)(nil),                // 77: orlop.v1alpha1.IssueRequest
-	(*RenewRequest)(nil),                // 78: orlop.v1alpha1.RenewRequest
-	(*IssueResponse)(nil),               // 79: orlop.v1alpha1.IssueResponse
-	(*ListCertificatesRequest)(nil),     // 80: orlop.v1alpha1.ListCertificatesRequest
-	(*ListCertificatesResponse)(nil),    // 81: orlop.v1alpha1.ListCertificatesResponse
-	(*IssuedCertificate)(nil),           // 82: orlop.v1alpha1.IssuedCertificate
-	(*Revocation)(nil),                  // 83: orlop.v1alpha1.Revocation
-	(*RevokeRequest)(nil),               // 84: orlop.v1alpha1.RevokeRequest
-	(*RevokeResponse)(nil),              // 85: orlop.v1alpha1.RevokeResponse
-	(*SuspendRequest)(nil),              // 86: orlop.v1alpha1.SuspendRequest
-	(*SuspendResponse)(nil),             // 87: orlop.v1alpha1.SuspendResponse
-	(*ResumeRequest)(nil),               // 88: orlop.v1alpha1.ResumeRequest
-	(*ResumeResponse)(nil),              // 89: orlop.v1alpha1.ResumeResponse
-	(*ListSuspendedRequest)(nil),        // 90: orlop.v1alpha1.ListSuspendedRequest
-	(*ListSuspendedResponse)(nil),       // 91: orlop.v1alpha1.ListSuspendedResponse
-	(*SuspendedObject)(nil),             // 92: orlop.v1alpha1.SuspendedObject
-	(*HealthRequest)(nil),               // 93: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),              // 94: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                 // 95: orlop.v1alpha1.HealthCheck
-	(*ClusterHealthRequest)(nil),        // 96: orlop.v1alpha1.ClusterHealthRequest
-	(*ClusterHealthResponse)(nil),       // 97: orlop.v1alpha1.ClusterHealthResponse
-	(*ClusterMachine)(nil),              // 98: orlop.v1alpha1.ClusterMachine
-	(*ClusterFinding)(nil),              // 99: orlop.v1alpha1.ClusterFinding
-	(*ClusterEtcd)(nil),                 // 100: orlop.v1alpha1.ClusterEtcd
-	(*ReportMachineRequest)(nil),        // 101: orlop.v1alpha1.ReportMachineRequest
-	(*ReportMachineResponse)(nil),       // 102: orlop.v1alpha1.ReportMachineResponse
-	(*MachineCertificate)(nil),          // 103: orlop.v1alpha1.MachineCertificate
-	(*ReportedObject)(nil),              // 104: orlop.v1alpha1.ReportedObject
-	(*KubeconfigRequest)(nil),           // 105: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),          // 106: orlop.v1alpha1.KubeconfigResponse
-	(*CreateTicketRequest)(nil),         // 107: orlop.v1alpha1.CreateTicketRequest
-	(*CreateTicketResponse)(nil),        // 108: orlop.v1alpha1.CreateTicketResponse
-	(*JoinRequest)(nil),                 // 109: orlop.v1alpha1.JoinRequest
-	(*JoinResponse)(nil),                // 110: orlop.v1alpha1.JoinResponse
-	(*ListPendingRequest)(nil),          // 111: orlop.v1alpha1.ListPendingRequest
-	(*ListPendingResponse)(nil),         // 112: orlop.v1alpha1.ListPendingResponse
-	(*PendingMachine)(nil),              // 113: orlop.v1alpha1.PendingMachine
-	(*ApproveRequest)(nil),              // 114: orlop.v1alpha1.ApproveRequest
-	(*ApproveResponse)(nil),             // 115: orlop.v1alpha1.ApproveResponse
-	(*DenyRequest)(nil),                 // 116: orlop.v1alpha1.DenyRequest
-	(*DenyResponse)(nil),                // 117: orlop.v1alpha1.DenyResponse
-	(*ListMembersRequest)(nil),          // 118: orlop.v1alpha1.ListMembersRequest
-	(*ListMembersResponse)(nil),         // 119: orlop.v1alpha1.ListMembersResponse
-	(*Member)(nil),                      // 120: orlop.v1alpha1.Member
-	(*Ticket)(nil),                      // 121: orlop.v1alpha1.Ticket
-	(*RemoveMemberRequest)(nil),         // 122: orlop.v1alpha1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),        // 123: orlop.v1alpha1.RemoveMemberResponse
-	(*GetMembershipRequest)(nil),        // 124: orlop.v1alpha1.GetMembershipRequest
-	(*GetMembershipResponse)(nil),       // 125: orlop.v1alpha1.GetMembershipResponse
-	(*Membership)(nil),                  // 126: orlop.v1alpha1.Membership
-	(*RuleApproval)(nil),                // 127: orlop.v1alpha1.RuleApproval
-	(*TicketBinding)(nil),               // 128: orlop.v1alpha1.TicketBinding
-	(*ReplicateMembershipRequest)(nil),  // 129: orlop.v1alpha1.ReplicateMembershipRequest
-	(*ReplicateMembershipResponse)(nil), // 130: orlop.v1alpha1.ReplicateMembershipResponse
-	(*VoteRequest)(nil),                 // 131: orlop.v1alpha1.VoteRequest
-	(*VoteResponse)(nil),                // 132: orlop.v1alpha1.VoteResponse
-	(*GetAttestationKeysRequest)(nil),   // 133: orlop.v1alpha1.GetAttestationKeysRequest
-	(*GetAttestationKeysResponse)(nil),  // 134: orlop.v1alpha1.GetAttestationKeysResponse
-	(*AttestRequest)(nil),               // 135: orlop.v1alpha1.AttestRequest
-	(*AttestResponse)(nil),              // 136: orlop.v1alpha1.AttestResponse
-	(*CaptureRequest)(nil),              // 137: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),             // 138: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                      // 139: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),              // 140: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),             // 141: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                  // 142: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveMemberRequest)(nil),     // 143: orlop.v1alpha1.EtcdRemoveMemberRequest
-	(*EtcdRemoveMemberResponse)(nil),    // 144: orlop.v1alpha1.EtcdRemoveMemberResponse
-	(*EtcdRecoverRequest)(nil),          // 145: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),         // 146: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),           // 147: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),          // 148: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),         // 149: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),        // 150: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshotInfo)(nil),            // 151: orlop.v1alpha1.EtcdSnapshotInfo
-	(*EtcdListSnapshotsRequest)(nil),    // 152: orlop.v1alpha1.EtcdListSnapshotsRequest
-	(*EtcdListSnapshotsResponse)(nil),   // 153: orlop.v1alpha1.EtcdListSnapshotsResponse
-	(*EtcdStoredSnapshot)(nil),          // 154: orlop.v1alpha1.EtcdStoredSnapshot
-	(*EtcdTakeSnapshotRequest)(nil),     // 155: orlop.v1alpha1.EtcdTakeSnapshotRequest
-	(*EtcdTakeSnapshotResponse)(nil),    // 156: orlop.v1alpha1.EtcdTakeSnapshotResponse
-	(*EtcdRestoreRequest)(nil),          // 157: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),         // 158: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),                // 159: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),           // 160: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),          // 161: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),       // 162: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),      // 163: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdReencryptRequest)(nil),        // 164: orlop.v1alpha1.EtcdReencryptRequest
-	(*EtcdReencryptResponse)(nil),       // 165: orlop.v1alpha1.EtcdReencryptResponse
-	(*EtcdDisarmRequest)(nil),           // 166: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),          // 167: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                 // 168: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	nil,                                 // 169: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	nil,                                 // 170: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	(*timestamppb.Timestamp)(nil),       // 171: google.protobuf.Timestamp
-	(*structpb.Value)(nil),              // 172: google.protobuf.Value
-	(*durationpb.Duration)(nil),         // 173: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil),  // 174: google.protobuf.MethodOptions
+	(*GetRecoveryRequest)(nil),          // 17: orlop.v1alpha1.GetRecoveryRequest
+	(*GetRecoveryResponse)(nil),         // 18: orlop.v1alpha1.GetRecoveryResponse
+	(*LockedVolume)(nil),                // 19: orlop.v1alpha1.LockedVolume
+	(*RecoverRequest)(nil),              // 20: orlop.v1alpha1.RecoverRequest
+	(*RecoveryKey)(nil),                 // 21: orlop.v1alpha1.RecoveryKey
+	(*RecoverResponse)(nil),             // 22: orlop.v1alpha1.RecoverResponse
+	(*WipeDiskRequest)(nil),             // 23: orlop.v1alpha1.WipeDiskRequest
+	(*WipeDiskResponse)(nil),            // 24: orlop.v1alpha1.WipeDiskResponse
+	(*ReadFileRequest)(nil),             // 25: orlop.v1alpha1.ReadFileRequest
+	(*ReadFileResponse)(nil),            // 26: orlop.v1alpha1.ReadFileResponse
+	(*ListFilesRequest)(nil),            // 27: orlop.v1alpha1.ListFilesRequest
+	(*ListFilesResponse)(nil),           // 28: orlop.v1alpha1.ListFilesResponse
+	(*FileEntry)(nil),                   // 29: orlop.v1alpha1.FileEntry
+	(*RelayData)(nil),                   // 30: orlop.v1alpha1.RelayData
+	(*ApplyRequest)(nil),                // 31: orlop.v1alpha1.ApplyRequest
+	(*ApplyResponse)(nil),               // 32: orlop.v1alpha1.ApplyResponse
+	(*ConfirmConfigRequest)(nil),        // 33: orlop.v1alpha1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),       // 34: orlop.v1alpha1.ConfirmConfigResponse
+	(*GetConfigRequest)(nil),            // 35: orlop.v1alpha1.GetConfigRequest
+	(*GetConfigResponse)(nil),           // 36: orlop.v1alpha1.GetConfigResponse
+	(*ConfigHistoryRequest)(nil),        // 37: orlop.v1alpha1.ConfigHistoryRequest
+	(*ConfigHistoryResponse)(nil),       // 38: orlop.v1alpha1.ConfigHistoryResponse
+	(*ConfigEntry)(nil),                 // 39: orlop.v1alpha1.ConfigEntry
+	(*CompareConfigRequest)(nil),        // 40: orlop.v1alpha1.CompareConfigRequest
+	(*CompareConfigResponse)(nil),       // 41: orlop.v1alpha1.CompareConfigResponse
+	(*Problem)(nil),                     // 42: orlop.v1alpha1.Problem
+	(*ListServicesRequest)(nil),         // 43: orlop.v1alpha1.ListServicesRequest
+	(*ListServicesResponse)(nil),        // 44: orlop.v1alpha1.ListServicesResponse
+	(*ServiceStatus)(nil),               // 45: orlop.v1alpha1.ServiceStatus
+	(*Component)(nil),                   // 46: orlop.v1alpha1.Component
+	(*RestartServiceRequest)(nil),       // 47: orlop.v1alpha1.RestartServiceRequest
+	(*RestartServiceResponse)(nil),      // 48: orlop.v1alpha1.RestartServiceResponse
+	(*ServiceLogRequest)(nil),           // 49: orlop.v1alpha1.ServiceLogRequest
+	(*KernelLogRequest)(nil),            // 50: orlop.v1alpha1.KernelLogRequest
+	(*LogLine)(nil),                     // 51: orlop.v1alpha1.LogLine
+	(*ResolveImageRequest)(nil),         // 52: orlop.v1alpha1.ResolveImageRequest
+	(*ResolveImageResponse)(nil),        // 53: orlop.v1alpha1.ResolveImageResponse
+	(*ReadBlobRequest)(nil),             // 54: orlop.v1alpha1.ReadBlobRequest
+	(*ReadBlobResponse)(nil),            // 55: orlop.v1alpha1.ReadBlobResponse
+	(*ImportImageRequest)(nil),          // 56: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),         // 57: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),           // 58: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),          // 59: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),              // 60: orlop.v1alpha1.ContainerImage
+	(*BeginUploadRequest)(nil),          // 61: orlop.v1alpha1.BeginUploadRequest
+	(*BeginUploadResponse)(nil),         // 62: orlop.v1alpha1.BeginUploadResponse
+	(*UploadBundleRequest)(nil),         // 63: orlop.v1alpha1.UploadBundleRequest
+	(*FetchBundleRequest)(nil),          // 64: orlop.v1alpha1.FetchBundleRequest
+	(*DescribeBundleRequest)(nil),       // 65: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),      // 66: orlop.v1alpha1.DescribeBundleResponse
+	(*DownloadBundleRequest)(nil),       // 67: orlop.v1alpha1.DownloadBundleRequest
+	(*DownloadBundleResponse)(nil),      // 68: orlop.v1alpha1.DownloadBundleResponse
+	(*UpgradeStarted)(nil),              // 69: orlop.v1alpha1.UpgradeStarted
+	(*UpgradeStatusRequest)(nil),        // 70: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),         // 71: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),               // 72: orlop.v1alpha1.UpgradeStatus
+	(*ReadSBOMRequest)(nil),             // 73: orlop.v1alpha1.ReadSBOMRequest
+	(*ReadSBOMResponse)(nil),            // 74: orlop.v1alpha1.ReadSBOMResponse
+	(*RollbackRequest)(nil),             // 75: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),            // 76: orlop.v1alpha1.RollbackResponse
+	(*FinalizeRequest)(nil),             // 77: orlop.v1alpha1.FinalizeRequest
+	(*FinalizeResponse)(nil),            // 78: orlop.v1alpha1.FinalizeResponse
+	(*ReadAuditRequest)(nil),            // 79: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                   // 80: orlop.v1alpha1.AuditLine
+	(*GetRevocationsRequest)(nil),       // 81: orlop.v1alpha1.GetRevocationsRequest
+	(*GetRevocationsResponse)(nil),      // 82: orlop.v1alpha1.GetRevocationsResponse
+	(*IssueRequest)(nil),                // 83: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),                // 84: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),               // 85: orlop.v1alpha1.IssueResponse
+	(*ListCertificatesRequest)(nil),     // 86: orlop.v1alpha1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil),    // 87: orlop.v1alpha1.ListCertificatesResponse
+	(*IssuedCertificate)(nil),           // 88: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                  // 89: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),               // 90: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),              // 91: orlop.v1alpha1.RevokeResponse
+	(*SuspendRequest)(nil),              // 92: orlop.v1alpha1.SuspendRequest
+	(*SuspendResponse)(nil),             // 93: orlop.v1alpha1.SuspendResponse
+	(*ResumeRequest)(nil),               // 94: orlop.v1alpha1.ResumeRequest
+	(*ResumeResponse)(nil),              // 95: orlop.v1alpha1.ResumeResponse
+	(*ListSuspendedRequest)(nil),        // 96: orlop.v1alpha1.ListSuspendedRequest
+	(*ListSuspendedResponse)(nil),       // 97: orlop.v1alpha1.ListSuspendedResponse
+	(*SuspendedObject)(nil),             // 98: orlop.v1alpha1.SuspendedObject
+	(*HealthRequest)(nil),               // 99: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),              // 100: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                 // 101: orlop.v1alpha1.HealthCheck
+	(*ClusterHealthRequest)(nil),        // 102: orlop.v1alpha1.ClusterHealthRequest
+	(*ClusterHealthResponse)(nil),       // 103: orlop.v1alpha1.ClusterHealthResponse
+	(*ClusterMachine)(nil),              // 104: orlop.v1alpha1.ClusterMachine
+	(*ClusterFinding)(nil),              // 105: orlop.v1alpha1.ClusterFinding
+	(*ClusterEtcd)(nil),                 // 106: orlop.v1alpha1.ClusterEtcd
+	(*ReportMachineRequest)(nil),        // 107: orlop.v1alpha1.ReportMachineRequest
+	(*ReportMachineResponse)(nil),       // 108: orlop.v1alpha1.ReportMachineResponse
+	(*MachineCertificate)(nil),          // 109: orlop.v1alpha1.MachineCertificate
+	(*ReportedObject)(nil),              // 110: orlop.v1alpha1.ReportedObject
+	(*KubeconfigRequest)(nil),           // 111: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),          // 112: orlop.v1alpha1.KubeconfigResponse
+	(*CreateTicketRequest)(nil),         // 113: orlop.v1alpha1.CreateTicketRequest
+	(*CreateTicketResponse)(nil),        // 114: orlop.v1alpha1.CreateTicketResponse
+	(*JoinRequest)(nil),                 // 115: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),                // 116: orlop.v1alpha1.JoinResponse
+	(*ListPendingRequest)(nil),          // 117: orlop.v1alpha1.ListPendingRequest
+	(*ListPendingResponse)(nil),         // 118: orlop.v1alpha1.ListPendingResponse
+	(*PendingMachine)(nil),              // 119: orlop.v1alpha1.PendingMachine
+	(*ApproveRequest)(nil),              // 120: orlop.v1alpha1.ApproveRequest
+	(*ApproveResponse)(nil),             // 121: orlop.v1alpha1.ApproveResponse
+	(*DenyRequest)(nil),                 // 122: orlop.v1alpha1.DenyRequest
+	(*DenyResponse)(nil),                // 123: orlop.v1alpha1.DenyResponse
+	(*ListMembersRequest)(nil),          // 124: orlop.v1alpha1.ListMembersRequest
+	(*ListMembersResponse)(nil),         // 125: orlop.v1alpha1.ListMembersResponse
+	(*Member)(nil),                      // 126: orlop.v1alpha1.Member
+	(*Ticket)(nil),                      // 127: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),         // 128: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 129: orlop.v1alpha1.RemoveMemberResponse
+	(*GetMembershipRequest)(nil),        // 130: orlop.v1alpha1.GetMembershipRequest
+	(*GetMembershipResponse)(nil),       // 131: orlop.v1alpha1.GetMembershipResponse
+	(*Membership)(nil),                  // 132: orlop.v1alpha1.Membership
+	(*RuleApproval)(nil),                // 133: orlop.v1alpha1.RuleApproval
+	(*TicketBinding)(nil),               // 134: orlop.v1alpha1.TicketBinding
+	(*ReplicateMembershipRequest)(nil),  // 135: orlop.v1alpha1.ReplicateMembershipRequest
+	(*ReplicateMembershipResponse)(nil), // 136: orlop.v1alpha1.ReplicateMembershipResponse
+	(*VoteRequest)(nil),                 // 137: orlop.v1alpha1.VoteRequest
+	(*VoteResponse)(nil),                // 138: orlop.v1alpha1.VoteResponse
+	(*GetAttestationKeysRequest)(nil),   // 139: orlop.v1alpha1.GetAttestationKeysRequest
+	(*GetAttestationKeysResponse)(nil),  // 140: orlop.v1alpha1.GetAttestationKeysResponse
+	(*AttestRequest)(nil),               // 141: orlop.v1alpha1.AttestRequest
+	(*AttestResponse)(nil),              // 142: orlop.v1alpha1.AttestResponse
+	(*CaptureRequest)(nil),              // 143: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),             // 144: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                      // 145: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),              // 146: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),             // 147: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                  // 148: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveMemberRequest)(nil),     // 149: orlop.v1alpha1.EtcdRemoveMemberRequest
+	(*EtcdRemoveMemberResponse)(nil),    // 150: orlop.v1alpha1.EtcdRemoveMemberResponse
+	(*EtcdRecoverRequest)(nil),          // 151: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),         // 152: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),           // 153: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),          // 154: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),         // 155: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),        // 156: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshotInfo)(nil),            // 157: orlop.v1alpha1.EtcdSnapshotInfo
+	(*EtcdListSnapshotsRequest)(nil),    // 158: orlop.v1alpha1.EtcdListSnapshotsRequest
+	(*EtcdListSnapshotsResponse)(nil),   // 159: orlop.v1alpha1.EtcdListSnapshotsResponse
+	(*EtcdStoredSnapshot)(nil),          // 160: orlop.v1alpha1.EtcdStoredSnapshot
+	(*EtcdTakeSnapshotRequest)(nil),     // 161: orlop.v1alpha1.EtcdTakeSnapshotRequest
+	(*EtcdTakeSnapshotResponse)(nil),    // 162: orlop.v1alpha1.EtcdTakeSnapshotResponse
+	(*EtcdRestoreRequest)(nil),          // 163: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),         // 164: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),                // 165: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),           // 166: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),          // 167: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),       // 168: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),      // 169: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdReencryptRequest)(nil),        // 170: orlop.v1alpha1.EtcdReencryptRequest
+	(*EtcdReencryptResponse)(nil),       // 171: orlop.v1alpha1.EtcdReencryptResponse
+	(*EtcdDisarmRequest)(nil),           // 172: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),          // 173: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                 // 174: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	nil,                                 // 175: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	nil,                                 // 176: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	(*timestamppb.Timestamp)(nil),       // 177: google.protobuf.Timestamp
+	(*structpb.Value)(nil),              // 178: google.protobuf.Value
+	(*durationpb.Duration)(nil),         // 179: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil),  // 180: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	171, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	171, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
-	171, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
-	172, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
-	171, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	173, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
+	177, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	177, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
+	177, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
+	178, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
+	177, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	179, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
 	13,  // 6: orlop.v1alpha1.PowerRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	173, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
+	179, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
 	2,   // 8: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	13,  // 9: orlop.v1alpha1.ResetRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	23,  // 10: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	171, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
-	3,   // 12: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	173, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
-	171, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	173, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
-	171, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	33,  // 17: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	171, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
-	39,  // 19: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	171, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	40,  // 21: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	171, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	171, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	54,  // 24: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	54,  // 25: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	171, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
-	171, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	171, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
-	83,  // 29: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	173, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
-	173, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	82,  // 32: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	83,  // 33: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	171, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	171, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	171, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	83,  // 37: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	92,  // 38: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	92,  // 39: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	92,  // 40: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
-	171, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
-	95,  // 42: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	171, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	173, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
-	171, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
-	98,  // 46: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
-	99,  // 47: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
-	99,  // 48: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
-	100, // 49: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
-	171, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
-	171, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
-	142, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
-	94,  // 53: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
-	66,  // 54: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
-	171, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	103, // 56: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
-	168, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	104, // 58: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
-	171, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
-	171, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
-	173, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	173, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	169, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	170, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	113, // 65: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
-	171, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
-	173, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
-	120, // 68: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
-	121, // 69: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	171, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	171, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	171, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	171, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	171, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	13,  // 75: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	126, // 76: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
-	120, // 77: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	121, // 78: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	128, // 79: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	127, // 80: orlop.v1alpha1.Membership.approvals:type_name -> orlop.v1alpha1.RuleApproval
-	171, // 81: orlop.v1alpha1.RuleApproval.signed:type_name -> google.protobuf.Timestamp
-	171, // 82: orlop.v1alpha1.RuleApproval.at:type_name -> google.protobuf.Timestamp
-	126, // 83: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
-	83,  // 84: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
-	126, // 85: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
-	120, // 86: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
-	128, // 87: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	173, // 88: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	139, // 89: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	173, // 90: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	142, // 91: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	151, // 92: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
-	154, // 93: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	171, // 94: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
-	171, // 95: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
-	154, // 96: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	159, // 97: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	171, // 98: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	159, // 99: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	142, // 100: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	174, // 101: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	174, // 102: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	174, // 103: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
-	174, // 104: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
-	0,   // 105: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 106: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	4,   // 107: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
-	1,   // 108: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
-	5,   // 109: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	7,   // 110: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 111: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	9,   // 112: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	11,  // 113: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 114: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	16,  // 115: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	17,  // 116: orlop.v1alpha1.Machine.WipeDisk:input_type -> orlop.v1alpha1.WipeDiskRequest
-	14,  // 117: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
-	19,  // 118: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	21,  // 119: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	24,  // 120: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	25,  // 121: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	27,  // 122: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	29,  // 123: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	31,  // 124: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	34,  // 125: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	37,  // 126: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	41,  // 127: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	43,  // 128: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	44,  // 129: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	50,  // 130: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	52,  // 131: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	46,  // 132: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
-	48,  // 133: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
-	55,  // 134: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
-	57,  // 135: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
-	58,  // 136: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	64,  // 137: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	65,  // 138: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	59,  // 139: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	61,  // 140: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
-	67,  // 141: orlop.v1alpha1.Upgrade.ReadSBOM:input_type -> orlop.v1alpha1.ReadSBOMRequest
-	69,  // 142: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	71,  // 143: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
-	73,  // 144: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	77,  // 145: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	78,  // 146: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	80,  // 147: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
-	84,  // 148: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	75,  // 149: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
-	93,  // 150: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	96,  // 151: orlop.v1alpha1.Cluster.ClusterHealth:input_type -> orlop.v1alpha1.ClusterHealthRequest
-	101, // 152: orlop.v1alpha1.Cluster.ReportMachine:input_type -> orlop.v1alpha1.ReportMachineRequest
-	105, // 153: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	107, // 154: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
-	109, // 155: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	118, // 156: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
-	122, // 157: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	111, // 158: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
-	114, // 159: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
-	116, // 160: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	124, // 161: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
-	129, // 162: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
-	131, // 163: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
-	86,  // 164: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
-	88,  // 165: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
-	90,  // 166: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
-	133, // 167: orlop.v1alpha1.Attestation.GetKeys:input_type -> orlop.v1alpha1.GetAttestationKeysRequest
-	135, // 168: orlop.v1alpha1.Attestation.Attest:input_type -> orlop.v1alpha1.AttestRequest
-	137, // 169: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	140, // 170: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	149, // 171: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	152, // 172: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
-	155, // 173: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
-	157, // 174: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	160, // 175: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	162, // 176: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	166, // 177: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	164, // 178: orlop.v1alpha1.Etcd.Reencrypt:input_type -> orlop.v1alpha1.EtcdReencryptRequest
-	143, // 179: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
-	145, // 180: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	147, // 181: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	6,   // 182: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	8,   // 183: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
-	8,   // 184: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
-	10,  // 185: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	12,  // 186: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 187: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 188: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	18,  // 189: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
-	15,  // 190: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
-	20,  // 191: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	22,  // 192: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	24,  // 193: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	26,  // 194: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	28,  // 195: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	30,  // 196: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	32,  // 197: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	35,  // 198: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	38,  // 199: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	42,  // 200: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	45,  // 201: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	45,  // 202: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	51,  // 203: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	53,  // 204: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	47,  // 205: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
-	49,  // 206: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
-	56,  // 207: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
-	63,  // 208: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
-	63,  // 209: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
-	66,  // 210: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	66,  // 211: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	60,  // 212: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	62,  // 213: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
-	68,  // 214: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
-	70,  // 215: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	72,  // 216: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
-	74,  // 217: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	79,  // 218: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	79,  // 219: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	81,  // 220: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
-	85,  // 221: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	76,  // 222: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
-	94,  // 223: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	97,  // 224: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
-	102, // 225: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
-	106, // 226: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	108, // 227: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
-	110, // 228: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	119, // 229: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
-	123, // 230: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	112, // 231: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
-	115, // 232: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	117, // 233: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	125, // 234: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
-	130, // 235: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
-	132, // 236: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
-	87,  // 237: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
-	89,  // 238: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
-	91,  // 239: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
-	134, // 240: orlop.v1alpha1.Attestation.GetKeys:output_type -> orlop.v1alpha1.GetAttestationKeysResponse
-	136, // 241: orlop.v1alpha1.Attestation.Attest:output_type -> orlop.v1alpha1.AttestResponse
-	138, // 242: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	141, // 243: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	150, // 244: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	153, // 245: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
-	156, // 246: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
-	158, // 247: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	161, // 248: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	163, // 249: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	167, // 250: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	165, // 251: orlop.v1alpha1.Etcd.Reencrypt:output_type -> orlop.v1alpha1.EtcdReencryptResponse
-	144, // 252: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
-	146, // 253: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	148, // 254: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	182, // [182:255] is the sub-list for method output_type
-	109, // [109:182] is the sub-list for method input_type
-	105, // [105:109] is the sub-list for extension type_name
-	101, // [101:105] is the sub-list for extension extendee
-	0,   // [0:101] is the sub-list for field type_name
+	19,  // 10: orlop.v1alpha1.GetRecoveryResponse.volumes:type_name -> orlop.v1alpha1.LockedVolume
+	21,  // 11: orlop.v1alpha1.RecoverRequest.keys:type_name -> orlop.v1alpha1.RecoveryKey
+	29,  // 12: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
+	177, // 13: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	3,   // 14: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
+	179, // 15: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	177, // 16: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	179, // 17: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
+	177, // 18: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	39,  // 19: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	177, // 20: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	45,  // 21: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	177, // 22: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	46,  // 23: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	177, // 24: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	177, // 25: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	60,  // 26: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	60,  // 27: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	177, // 28: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
+	177, // 29: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	177, // 30: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	89,  // 31: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
+	179, // 32: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	179, // 33: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	88,  // 34: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	89,  // 35: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	177, // 36: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	177, // 37: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	177, // 38: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	89,  // 39: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	98,  // 40: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	98,  // 41: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	98,  // 42: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
+	177, // 43: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	101, // 44: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	177, // 45: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	179, // 46: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
+	177, // 47: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
+	104, // 48: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
+	105, // 49: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
+	105, // 50: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
+	106, // 51: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
+	177, // 52: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
+	177, // 53: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
+	148, // 54: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
+	100, // 55: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
+	72,  // 56: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
+	177, // 57: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	109, // 58: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
+	174, // 59: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	110, // 60: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
+	177, // 61: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
+	177, // 62: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
+	179, // 63: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	179, // 64: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	175, // 65: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	176, // 66: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	119, // 67: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
+	177, // 68: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	179, // 69: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	126, // 70: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
+	127, // 71: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	177, // 72: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	177, // 73: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	177, // 74: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	177, // 75: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	177, // 76: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	13,  // 77: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
+	132, // 78: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
+	126, // 79: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	127, // 80: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	134, // 81: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	133, // 82: orlop.v1alpha1.Membership.approvals:type_name -> orlop.v1alpha1.RuleApproval
+	177, // 83: orlop.v1alpha1.RuleApproval.signed:type_name -> google.protobuf.Timestamp
+	177, // 84: orlop.v1alpha1.RuleApproval.at:type_name -> google.protobuf.Timestamp
+	132, // 85: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
+	89,  // 86: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
+	132, // 87: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
+	126, // 88: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
+	134, // 89: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	179, // 90: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	145, // 91: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	179, // 92: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	148, // 93: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	157, // 94: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
+	160, // 95: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	177, // 96: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	177, // 97: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	160, // 98: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	165, // 99: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	177, // 100: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	165, // 101: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	148, // 102: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	180, // 103: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	180, // 104: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	180, // 105: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
+	180, // 106: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
+	0,   // 107: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 108: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	4,   // 109: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
+	1,   // 110: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
+	5,   // 111: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	7,   // 112: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 113: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	9,   // 114: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	11,  // 115: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 116: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	16,  // 117: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	23,  // 118: orlop.v1alpha1.Machine.WipeDisk:input_type -> orlop.v1alpha1.WipeDiskRequest
+	17,  // 119: orlop.v1alpha1.Machine.GetRecovery:input_type -> orlop.v1alpha1.GetRecoveryRequest
+	20,  // 120: orlop.v1alpha1.Machine.Recover:input_type -> orlop.v1alpha1.RecoverRequest
+	14,  // 121: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
+	25,  // 122: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	27,  // 123: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	30,  // 124: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	31,  // 125: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	33,  // 126: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	35,  // 127: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	37,  // 128: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	40,  // 129: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	43,  // 130: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	47,  // 131: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	49,  // 132: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	50,  // 133: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	56,  // 134: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	58,  // 135: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	52,  // 136: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
+	54,  // 137: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
+	61,  // 138: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
+	63,  // 139: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
+	64,  // 140: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	70,  // 141: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	71,  // 142: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	65,  // 143: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	67,  // 144: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
+	73,  // 145: orlop.v1alpha1.Upgrade.ReadSBOM:input_type -> orlop.v1alpha1.ReadSBOMRequest
+	75,  // 146: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	77,  // 147: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
+	79,  // 148: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	83,  // 149: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	84,  // 150: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	86,  // 151: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
+	90,  // 152: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	81,  // 153: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
+	99,  // 154: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	102, // 155: orlop.v1alpha1.Cluster.ClusterHealth:input_type -> orlop.v1alpha1.ClusterHealthRequest
+	107, // 156: orlop.v1alpha1.Cluster.ReportMachine:input_type -> orlop.v1alpha1.ReportMachineRequest
+	111, // 157: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	113, // 158: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
+	115, // 159: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	124, // 160: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
+	128, // 161: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	117, // 162: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
+	120, // 163: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
+	122, // 164: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
+	130, // 165: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
+	135, // 166: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
+	137, // 167: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
+	92,  // 168: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
+	94,  // 169: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
+	96,  // 170: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
+	139, // 171: orlop.v1alpha1.Attestation.GetKeys:input_type -> orlop.v1alpha1.GetAttestationKeysRequest
+	141, // 172: orlop.v1alpha1.Attestation.Attest:input_type -> orlop.v1alpha1.AttestRequest
+	143, // 173: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	146, // 174: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	155, // 175: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	158, // 176: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
+	161, // 177: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
+	163, // 178: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	166, // 179: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	168, // 180: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	172, // 181: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	170, // 182: orlop.v1alpha1.Etcd.Reencrypt:input_type -> orlop.v1alpha1.EtcdReencryptRequest
+	149, // 183: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
+	151, // 184: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	153, // 185: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	6,   // 186: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	8,   // 187: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	8,   // 188: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
+	10,  // 189: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	12,  // 190: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 191: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 192: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	24,  // 193: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
+	18,  // 194: orlop.v1alpha1.Machine.GetRecovery:output_type -> orlop.v1alpha1.GetRecoveryResponse
+	22,  // 195: orlop.v1alpha1.Machine.Recover:output_type -> orlop.v1alpha1.RecoverResponse
+	15,  // 196: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
+	26,  // 197: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	28,  // 198: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	30,  // 199: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	32,  // 200: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	34,  // 201: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	36,  // 202: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	38,  // 203: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	41,  // 204: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	44,  // 205: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	48,  // 206: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	51,  // 207: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	51,  // 208: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	57,  // 209: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	59,  // 210: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	53,  // 211: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	55,  // 212: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	62,  // 213: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	69,  // 214: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	69,  // 215: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
+	72,  // 216: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	72,  // 217: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	66,  // 218: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	68,  // 219: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
+	74,  // 220: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
+	76,  // 221: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	78,  // 222: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
+	80,  // 223: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	85,  // 224: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	85,  // 225: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	87,  // 226: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
+	91,  // 227: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	82,  // 228: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
+	100, // 229: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	103, // 230: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
+	108, // 231: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
+	112, // 232: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	114, // 233: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
+	116, // 234: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	125, // 235: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	129, // 236: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	118, // 237: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
+	121, // 238: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	123, // 239: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	131, // 240: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	136, // 241: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	138, // 242: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
+	93,  // 243: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	95,  // 244: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	97,  // 245: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	140, // 246: orlop.v1alpha1.Attestation.GetKeys:output_type -> orlop.v1alpha1.GetAttestationKeysResponse
+	142, // 247: orlop.v1alpha1.Attestation.Attest:output_type -> orlop.v1alpha1.AttestResponse
+	144, // 248: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	147, // 249: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	156, // 250: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	159, // 251: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	162, // 252: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
+	164, // 253: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	167, // 254: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	169, // 255: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	173, // 256: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	171, // 257: orlop.v1alpha1.Etcd.Reencrypt:output_type -> orlop.v1alpha1.EtcdReencryptResponse
+	150, // 258: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
+	152, // 259: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	154, // 260: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	186, // [186:261] is the sub-list for method output_type
+	111, // [111:186] is the sub-list for method input_type
+	107, // [107:111] is the sub-list for extension type_name
+	103, // [103:107] is the sub-list for extension extendee
+	0,   // [0:103] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -11299,7 +11609,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   167,
+			NumMessages:   173,
 			NumExtensions: 4,
 			NumServices:   12,
 		},

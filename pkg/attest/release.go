@@ -164,5 +164,14 @@ func (r Release) ImagePCR() (value Digest) {
 	return value
 }
 
+// PhaseStorage is the phase that ends when machined has opened the disks. machined then measures the
+// word into PCR 11 (pkg/diskkey), which the event log of the firmware does not show.
+const PhaseStorage = "orlop-storage"
+
+// AfterPhase returns the value of PCR 11 after a phase (systemd-measure(1), --phase).
+func AfterPhase(value Digest, phase string) Digest {
+	return extend(value, sha256.Sum256([]byte(phase)))
+}
+
 // nameDigest is the digest with which the stub measures the name of a section.
 func nameDigest(name string) Digest { return sha256.Sum256([]byte(name + "\x00")) }

@@ -42,7 +42,7 @@ const (
 func (a *Asker) Seal(ctx context.Context, key []byte) (Sealed, error) {
 	signer, err := os.ReadFile(a.Signer)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Sealed{}, errors.New("the image has no key for PCR 11: it was built without `pcr` in its profile, so no TPM can release a key to its later versions")
+		return Sealed{}, errors.New("the image has no key for PCR 11: it was built without secureBoot in its profile, or with a key other than RSA 2048; no TPM can release a key to its later versions")
 	}
 	if err != nil {
 		return Sealed{}, err

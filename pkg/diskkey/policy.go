@@ -32,13 +32,7 @@ const (
 // measures the word on a machine without encrypted partitions. Otherwise a person could replace
 // STATE by an unencrypted one with a configuration of their own, and ask the TPM for the key of the
 // former STATE from the running system.
-const PhaseStorage = "orlop-storage"
-
-// AfterPhase returns the value of PCR 11 after a phase (systemd-measure, --phase).
-func AfterPhase(value Digest, phase string) Digest {
-	word := sha256.Sum256([]byte(phase))
-	return sha256.Sum256(append(value[:], word[:]...))
-}
+const PhaseStorage = attest.PhaseStorage
 
 // selection selects a PCR of the SHA-256 bank.
 func selection(pcr int) tpm2.TPMLPCRSelection {
@@ -100,7 +94,7 @@ type Signatures struct {
 // Signature is a signed policy.
 type Signature struct {
 	PCRs        []int  `json:"pcrs"`
-	Fingerprint string `json:"pkfp"` // SHA-256 of the public key (DER), hexadecimal
+	Fingerprint string `json:"pkfp"` // SHA-256 of the public key (PKCS #1, DER), hexadecimal
 	Policy      string `json:"pol"`  // digest of the policy, hexadecimal
 	Signature   []byte `json:"sig"`  // RSA PKCS #1 v1.5 with SHA-256 of the digest, base64
 }
@@ -126,10 +120,6 @@ func SignImage(value Digest, signer *rsa.PublicKey, sign func(digest []byte) ([]
 	if err != nil {
 		return nil, err
 	}
-	fingerprint, err := fingerprint(signer)
-	if err != nil {
-		return nil, err
-	}
 	sum := sha256.Sum256(policy)
 	signature, err := sign(sum[:])
 	if err != nil {
@@ -138,16 +128,13 @@ func SignImage(value Digest, signer *rsa.PublicKey, sign func(digest []byte) ([]
 	if err := rsa.VerifyPKCS1v15(signer, crypto.SHA256, sum[:], signature); err != nil {
 		return nil, fmt.Errorf("PCR 11: the signature is not by the key of .pcrpkey: %w", err)
 	}
-	return json.Marshal(Signatures{[]Signature{{PCRs: []int{pcrImage}, Fingerprint: fingerprint, Policy: hex.EncodeToString(policy), Signature: signature}}})
+	return json.Marshal(Signatures{[]Signature{{PCRs: []int{pcrImage}, Fingerprint: fingerprint(signer), Policy: hex.EncodeToString(policy), Signature: signature}}})
 }
 
-func fingerprint(k *rsa.PublicKey) (string, error) {
-	der, err := x509.MarshalPKIXPublicKey(k)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(der)
-	return hex.EncodeToString(sum[:]), nil
+// fingerprint names a key in Signatures, as OpenSSL encodes the key (i2d_PublicKey).
+func fingerprint(k *rsa.PublicKey) string {
+	sum := sha256.Sum256(x509.MarshalPKCS1PublicKey(k))
+	return hex.EncodeToString(sum[:])
 }
 
 // MarshalSigner returns the section .pcrpkey: the public key in PEM.

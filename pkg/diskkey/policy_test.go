@@ -53,7 +53,7 @@ func TestFormatOfSystemd(t *testing.T) {
 	if value != digestOf(t, measured) {
 		t.Errorf("PCR 11 is %x, want %s", value, measured)
 	}
-	if after := AfterPhase(value, PhaseStorage); after != digestOf(t, measuredPhase) {
+	if after := attest.AfterPhase(value, PhaseStorage); after != digestOf(t, measuredPhase) {
 		t.Errorf("PCR 11 after the phase is %x, want %s", after, measuredPhase)
 	}
 	signer, err := ParseSigner(key)
@@ -71,14 +71,14 @@ func TestFormatOfSystemd(t *testing.T) {
 	if signature == nil {
 		t.Fatal("the signature of systemd-measure is not found")
 	}
-	if signatures.find(signer, AfterPhase(value, PhaseStorage)) != nil {
+	if signatures.find(signer, attest.AfterPhase(value, PhaseStorage)) != nil {
 		t.Error("the signature is valid after the phase")
 	}
 	got, err := SignImage(value, signer, func([]byte) ([]byte, error) { return signature, nil })
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v; the section .pcrsig is\n%s, want\n%s", err, got, want)
 	}
-	if _, err := SignImage(AfterPhase(value, "x"), signer, func([]byte) ([]byte, error) { return signature, nil }); err == nil {
+	if _, err := SignImage(attest.AfterPhase(value, "x"), signer, func([]byte) ([]byte, error) { return signature, nil }); err == nil {
 		t.Error("the signature of another value is accepted")
 	}
 }
@@ -191,7 +191,7 @@ func TestCheck(t *testing.T) {
 		{"Secure Boot", func(b *Boot) { b.SecureBoot[0]++ }, ErrSecureBoot},
 		{"an unsigned image", func(b *Boot) { b.Signatures = Signatures{} }, ErrImage},
 		{"an image of another builder", func(b *Boot) { b.Signatures = newBuilder(t).sign(t, b.Image) }, ErrImage},
-		{"the phase", func(b *Boot) { b.Image = AfterPhase(b.Image, PhaseStorage) }, ErrImage},
+		{"the phase", func(b *Boot) { b.Image = attest.AfterPhase(b.Image, PhaseStorage) }, ErrImage},
 	} {
 		b := good
 		c.change(&b)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-tpm/tpm2"
 	"github.com/google/go-tpm/tpm2/transport"
 
+	"github.com/orlop-os/orlop/pkg/attest"
 	"github.com/orlop-os/orlop/pkg/tpm/tpmtest"
 )
 
@@ -66,7 +67,7 @@ func boot(t *testing.T, dir, secureBoot, image string) transport.TPM {
 }
 
 // valueOf returns the value of a PCR after one measurement.
-func valueOf(text string) Digest { return AfterPhase(Digest{}, text) }
+func valueOf(text string) Digest { return attest.AfterPhase(Digest{}, text) }
 
 // TestUnseal seals a key in one boot, and unseals it in other boots of the same TPM. It lists the
 // boots in which the TPM does not release the key, each with the reason.
@@ -166,7 +167,7 @@ func TestTPMDecides(t *testing.T) {
 					t.Fatal(err)
 				}
 				forger := newBuilder(t)
-				c.signatures = forger.sign(t, AfterPhase(valueOf("version 1"), PhaseStorage))
+				c.signatures = forger.sign(t, attest.AfterPhase(valueOf("version 1"), PhaseStorage))
 				der, err := Seal(tpm, key, &forger.PublicKey, valueOf("on"))
 				if err != nil {
 					t.Fatal(err)

@@ -42,6 +42,10 @@ const (
 	// ExtensionKeys are further public keys (PEM, Ed25519) that may sign extensions. The release
 	// keys may sign extensions, too. Most images do not have this file.
 	ExtensionKeys = "/usr/share/orlop/extension-keys.pem"
+	// PCRKey is the public key (PEM) by which the TPM of a machine accepts a boot image: section
+	// .pcrpkey of the boot image. An image that was built without a key for Secure Boot does not
+	// have this file.
+	PCRKey = "/usr/share/orlop/pcr-key.pem"
 	// SBOM is the bill of materials of the image (SPDX 2.3, JSON), which the imager writes. The
 	// signed statement of the version (package bundle) contains its digest.
 	SBOM = "/usr/share/orlop/sbom.spdx.json"
@@ -183,6 +187,9 @@ const (
 	// SystemStatement is the signed statement of the version (package bundle). It does not exist if
 	// the image was built without a bundle.
 	SystemStatement = System + "/statement.json"
+	// PCRSignatures is the section .pcrsig of the running boot image, which init writes. It does not
+	// exist if the boot image has no such section.
+	PCRSignatures = Run + "/pcr-signatures.json"
 	// AuditInMemory replaces Audit on a machine without a STATE partition.
 	AuditInMemory = Run + "/audit"
 	// PairedCAInMemory replaces PairedCA on a machine without a STATE partition.

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"slices"
+
+	"github.com/orlop-os/orlop/imager/boot"
+	"github.com/orlop-os/orlop/pkg/attest"
+	"github.com/orlop-os/orlop/pkg/diskkey"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// The section .pcrsig of a boot image has a signature over the value of PCR 11 after a boot of the
+// image. The section .pcrpkey has the public key. The TPM of a machine releases the keys of its
+// disks to each boot image with such a signature (0127). The key is the key of Secure Boot: a second
+// key would protect nothing more, because the owner of the first key can start any system.
+
+// pcrKey returns the key that signs the values of PCR 11; nil if the build has no key for Secure
+// Boot, or if a TPM might not verify signatures of the key (diskkey.ParseSigner).
+func (b *Build) pcrKey() *rsa.PublicKey {
+	if b.signer == nil {
+		return nil
+	}
+	key, ok := b.signer.Certificate.PublicKey.(*rsa.PublicKey)
+	if !ok || key.Size() != 256 {
+		return nil
+	}
+	return key
+}
+
+// addPCRKey adds the public key to the root.
+func (b *Build) addPCRKey() error {
+	key := b.pcrKey()
+	if key == nil {
+		return nil
+	}
+	text, err := diskkey.MarshalSigner(key)
+	if err != nil {
+		return err
+	}
+	return b.tree.Add(paths.PCRKey, Node{Mode: 0o644, Data: text, From: part})
+}
+
+// signPCR returns the sections of a boot image, and the two sections for PCR 11 before them.
+func (b *Build) signPCR(sections []boot.Section) ([]boot.Section, error) {
+	key := b.pcrKey()
+	if key == nil {
+		return sections, nil
+	}
+	public, err := diskkey.MarshalSigner(key)
+	if err != nil {
+		return nil, err
+	}
+	sections = append([]boot.Section{{Name: ".pcrpkey", Content: public}}, sections...)
+	var r attest.Release
+	for _, name := range attest.MeasuredSections {
+		if i := slices.IndexFunc(sections, func(s boot.Section) bool { return s.Name == name }); i >= 0 && len(sections[i].Content) > 0 {
+			r.Sections = append(r.Sections, attest.Section{Name: name, Digest: sha256.Sum256(sections[i].Content)})
+		}
+	}
+	signature, err := diskkey.SignImage(r.ImagePCR(), key, func(sum []byte) ([]byte, error) {
+		return b.signer.Key.Sign(rand.Reader, sum, crypto.SHA256)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append([]boot.Section{{Name: ".pcrsig", Content: signature}}, sections...), nil
+}
