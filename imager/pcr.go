@@ -4,8 +4,6 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
-	"slices"
 
 	"github.com/orlop-os/orlop/imager/boot"
 	"github.com/orlop-os/orlop/pkg/attest"
@@ -55,11 +53,15 @@ func (b *Build) signPCR(sections []boot.Section) ([]boot.Section, error) {
 		return nil, err
 	}
 	sections = append([]boot.Section{{Name: ".pcrpkey", Content: public}}, sections...)
-	var r attest.Release
-	for _, name := range attest.MeasuredSections {
-		if i := slices.IndexFunc(sections, func(s boot.Section) bool { return s.Name == name }); i >= 0 && len(sections[i].Content) > 0 {
-			r.Sections = append(r.Sections, attest.Section{Name: name, Digest: sha256.Sum256(sections[i].Content)})
-		}
+	// The stub measures its own section .sbat, too. So the value follows from the whole image. It
+	// does not measure .pcrsig.
+	image, err := boot.UKI(b.pieces.stub, sections)
+	if err != nil {
+		return nil, err
+	}
+	r, err := attest.ReadImage(b.Release.Version, b.params.String(), image)
+	if err != nil {
+		return nil, err
 	}
 	signature, err := diskkey.SignImage(r.ImagePCR(), key, func(sum []byte) ([]byte, error) {
 		return b.signer.Key.Sign(rand.Reader, sum, crypto.SHA256)

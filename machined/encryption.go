@@ -32,7 +32,7 @@ func newEncryption(m *machine) encryption {
 	start := m.processes.commands.reaper.Parser(supervise.Command{Args: []string{paths.Sealer}, Env: diskkey.Environment, UID: paths.UserProbe})
 	sealer := &diskkey.Asker{Device: attest.Device, Log: attest.LogFile, Signatures: paths.PCRSignatures, Signer: paths.PCRKey, Start: start}
 	return encryption{
-		crypt:  &disk.Cryptsetup{Reaper: m.processes.commands.reaper, Sealer: sealer, LoadModules: m.system.kernel.LoadModules},
+		crypt:  &disk.Cryptsetup{RunCommand: m.processes.commands.reaper.RunCommand, Sealer: sealer, LoadModules: m.system.kernel.LoadModules},
 		sealer: sealer,
 	}
 }

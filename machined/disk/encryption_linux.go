@@ -19,7 +19,8 @@ var cryptModules = []string{"dm-crypt", "xts"}
 
 // Cryptsetup is a Crypt that runs the program cryptsetup.
 type Cryptsetup struct {
-	Reaper      *supervise.Reaper
+	// RunCommand runs a program until it exits (supervise.Reaper).
+	RunCommand  func(ctx context.Context, c supervise.Command) ([]byte, error)
 	Sealer      diskkey.Sealer
 	LoadModules func(names ...string) error
 }
@@ -36,7 +37,7 @@ func (c *Cryptsetup) run(ctx context.Context, command diskkey.Command) error {
 		defer r.Close()
 		spec.Files = []*os.File{r}
 	}
-	_, err := c.Reaper.RunCommand(ctx, spec)
+	_, err := c.RunCommand(ctx, spec)
 	return err
 }
 
