@@ -4,6 +4,9 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
+	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/orlop-os/orlop/imager/boot"
 	"github.com/orlop-os/orlop/pkg/attest"
@@ -29,11 +32,33 @@ func (b *Build) pcrKey() *rsa.PublicKey {
 	return key
 }
 
-// addPCRKey adds the public key to the root.
+// checkRecipients checks the recipients of the recovery keys.
+func (p *Profile) checkRecipients() error {
+	if len(p.Disk.Recipients) == 0 {
+		return nil
+	}
+	if p.SecureBoot == nil {
+		return errors.New("disk.recipients: secureBoot is missing: without its key, no TPM releases a key to this version")
+	}
+	if _, err := diskkey.EncryptRecovery(diskkey.NewRecoveryKey(), p.Disk.Recipients); err != nil {
+		return fmt.Errorf("disk.recipients: %w", err)
+	}
+	return nil
+}
+
+// addPCRKey adds the public key, and the recipients of the recovery keys, to the root.
 func (b *Build) addPCRKey() error {
 	key := b.pcrKey()
+	if key == nil && len(b.Profile.Disk.Recipients) > 0 {
+		return errors.New("disk.recipients: the certificate of secureBoot has no RSA key of 2048 bits, which every TPM verifies")
+	}
 	if key == nil {
 		return nil
+	}
+	if list := b.Profile.Disk.Recipients; len(list) > 0 {
+		if err := b.tree.Add(paths.DiskRecipients, Node{Mode: 0o644, Data: []byte(strings.Join(list, "\n") + "\n"), From: part}); err != nil {
+			return err
+		}
 	}
 	text, err := diskkey.MarshalSigner(key)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/power"
@@ -49,20 +50,23 @@ func (e encryption) endPhase(ctx context.Context, console func(string)) {
 	}
 }
 
-// firstDiskConfig returns the disk configuration of a boot. Only the configuration of the image is
-// known before STATE is open. The configuration of STATE does not matter: a formatted partition
-// stays what it is. A configuration of the image that is invalid is reported later, when the machine
-// adopts it.
-func firstDiskConfig() disk.Config {
+// firstDiskConfig returns the disk configuration of a boot. Before STATE is open, only the files of
+// the image are known: the recipients of its profile, or its configuration. The configuration on
+// STATE does not matter: a formatted partition stays what it is. An invalid configuration of the
+// image is reported later, when the machine adopts it.
+func firstDiskConfig() (out disk.Config) {
+	if text, err := os.ReadFile(paths.DiskRecipients); err == nil {
+		out.Recipients = strings.Fields(string(text))
+		return out
+	}
 	text, err := os.ReadFile(paths.EmbeddedConfig)
 	if err != nil {
-		return disk.Config{}
+		return out
 	}
 	c, problems := config.Parse(paths.EmbeddedConfig, text)
 	if len(problems) > 0 || !c.EncryptsDisk() {
-		return disk.Config{}
+		return out
 	}
-	var out disk.Config
 	for _, r := range c.Machine.Spec.Disk.Encryption.Recovery.Recipients {
 		out.Recipients = append(out.Recipients, string(r))
 	}

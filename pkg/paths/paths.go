@@ -46,6 +46,10 @@ const (
 	// .pcrpkey of the boot image. An image that was built without a key for Secure Boot does not
 	// have this file.
 	PCRKey = "/usr/share/orlop/pcr-key.pem"
+	// DiskRecipients are the public keys (age, one per line) to which a machine encrypts the
+	// recovery keys of STATE and DATA at its first boot. Without the file, both are not encrypted
+	// unless EmbeddedConfig says so.
+	DiskRecipients = "/usr/share/orlop/disk-recipients"
 	// SBOM is the bill of materials of the image (SPDX 2.3, JSON), which the imager writes. The
 	// signed statement of the version (package bundle) contains its digest.
 	SBOM = "/usr/share/orlop/sbom.spdx.json"

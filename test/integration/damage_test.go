@@ -134,6 +134,8 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(fillESP(disk, leave))
 	case args[1] == "variables" && len(args) == 2:
 		ts.Check(m.ResetFirmwareVars())
+	case args[1] == "tpm" && len(args) == 2:
+		ts.Check(m.ResetTPM())
 	case args[1] == "disk" && len(args) == 2:
 		old, err := os.Stat(disk)
 		ts.Check(err)
