@@ -16,8 +16,8 @@ import (
 
 // The section .pcrsig of a boot image has a signature over the value of PCR 11 after a boot of the
 // image. The section .pcrpkey has the public key. The TPM of a machine releases the keys of its
-// disks to each boot image with such a signature (0127). The key is the key of Secure Boot: a second
-// key would protect nothing more, because the owner of the first key can start any system.
+// disks to each boot image with such a signature (0127). The key is the key of Secure Boot, so
+// that a site has one key to protect: its owner can open the disks of the site.
 
 // pcrKey returns the key that signs the values of PCR 11; nil if the build has no key for Secure
 // Boot, or if a TPM might not verify signatures of the key (diskkey.ParseSigner).

@@ -132,9 +132,11 @@ func stepStorage(ctx context.Context, m *machine) error {
 		if err := m.domains.disks.SetUp(ctx, firstDiskConfig()); err != nil {
 			m.reports.events.LogConsole("storage: " + err.Error())
 		}
-		m.domains.encryption.endPhase(ctx, m.reports.events.LogConsole)
 		m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
 	}
+	// Also in memory: a boot medium has a signed boot image, too, and a configuration from any
+	// person.
+	m.domains.encryption.endPhase(ctx, m.reports.events.LogConsole)
 	m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
 	m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)
 	return nil

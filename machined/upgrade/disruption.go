@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
