@@ -351,6 +351,7 @@ func TestCompare(t *testing.T) {
 		{"a long text", append(boot(old), event(4, typeAction, strings.Repeat("MZ", 100))), []Release{old}, nil},
 		{"another system", boot(foreign)[:6], []Release{old}, nil},
 		{"parameters", append(boot(old), event(12, typeStub, "single")), []Release{old}, nil},
+		{"after the phase of the disks", boot(old), []Release{old}, func(m *Measured) { m.PCRs[11] = AfterPhase(m.PCRs[11], PhaseStorage) }},
 		{"an extended PCR", boot(old), []Release{old}, func(m *Measured) { m.PCRs[11] = extend(m.PCRs[11], Digest{1}) }},
 		{"files measured by the kernel", boot(old), []Release{old}, func(m *Measured) { m.PCRs[10] = Digest{1} }},
 		{"a machine that lies", boot(old), []Release{old}, func(m *Measured) { m.Claims.Root = "root of 1.3.0" }},
