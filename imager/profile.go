@@ -84,8 +84,8 @@ type DiskProfile struct {
 	ESP  Size `yaml:"esp"`
 	Root Size `yaml:"root"` // each of ROOT-A and ROOT-B
 	// Recipients are public keys of age. If there are any, a machine encrypts STATE and DATA at its
-	// first boot, with keys that its TPM releases, and encrypts the recovery keys to the recipients.
-	// The image needs a key for Secure Boot.
+	// first boot, with keys that its TPM releases, and encrypts the recovery keys to the
+	// recipients. The image needs a key for Secure Boot.
 	Recipients []string `yaml:"recipients"`
 }
 

@@ -41,8 +41,8 @@ func keepSystem() error {
 	return mount.Bind(bootenv.MediumDir, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
 }
 
-// keepSignatures copies the section .pcrsig of the boot image to /run. systemd's stub passes it on as
-// a file of the initramfs (systemd-stub(7)). A boot image without the section has no such file.
+// keepSignatures copies the section .pcrsig of the boot image to /run. systemd's stub passes it on
+// as a file of the initramfs (systemd-stub(7)). A boot image without the section has no such file.
 func keepSignatures() error {
 	const file, most = "/.extra/tpm2-pcr-signature.json", 64 << 10
 	f, err := os.Open(file)

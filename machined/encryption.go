@@ -38,9 +38,9 @@ func newEncryption(m *machine) encryption {
 	}
 }
 
-// endPhase ends the time in which the TPM releases the keys of the disks. An image without a key for
-// PCR 11 has no such time. An error is severe: then a process with access to the TPM can get the
-// keys.
+// endPhase ends the time in which the TPM releases the keys of the disks. An image without a key
+// for PCR 11 has no such time. An error is severe: then a process with access to the TPM can get
+// the keys.
 func (e encryption) endPhase(ctx context.Context, console func(string)) {
 	if _, err := os.Stat(paths.PCRKey); errors.Is(err, fs.ErrNotExist) {
 		return

@@ -77,8 +77,8 @@ func (t *emulatedTPM) end(limit time.Duration) {
 	}
 }
 
-// ResetTPM gives the machine another TPM at its next start. It fails if the machine is on.
-func (m *Machine) ResetTPM() error {
+// ReplaceTPM gives a machine another TPM at its next start. It fails if the machine is on.
+func ReplaceTPM(m *Machine) error {
 	if m.Running() {
 		return fmt.Errorf("machine %s: it is on", m.Name())
 	}

@@ -64,7 +64,8 @@ type Shutdown struct {
 // Recovery is the access to the encrypted partitions that the machine could not open.
 type Recovery interface {
 	Locked(ctx context.Context) ([]*api.LockedVolume, error)
-	// Recover opens all locked partitions with the recovery keys, by label, and reboots the machine.
+	// Recover opens all locked partitions with the recovery keys, by label, and reboots the
+	// machine.
 	Recover(ctx context.Context, keys map[string]string, by string) error
 }
 

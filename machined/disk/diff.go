@@ -239,8 +239,8 @@ func (e Erase) String() string {
 // another machine or to an earlier installation. DATA is wiped before STATE, so an interrupted
 // reset leaves a machine that is still configured and can be reset again, never a machine with a
 // new identity and old data. The keys of encrypted volumes are destroyed first: from then on no
-// person reads the content, whatever the disk retains. The slow Erase operations follow, first that of STATE, which holds the
-// keys. report receives the results, and may be nil.
+// person reads the content, whatever the disk retains. The slow Erase operations follow, first that
+// of STATE, which holds the keys. report receives the results, and may be nil.
 func Reset(have Have, labels []string, report func(string)) []reconcile.Op {
 	var keys, ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {

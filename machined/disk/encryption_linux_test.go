@@ -23,9 +23,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// These tests run under the kernel of the product (`make kernel`), with its modules dm-mod, dm-crypt,
-// xts and aesni-intel; ecb and aes_generic are built into Debian's kernel. The program cryptsetup is
-// that of the host.
+// These tests run under the kernel of the product (`make kernel`), with its modules dm-mod,
+// dm-crypt, xts and aesni-intel; ecb and aes_generic are built into Debian's kernel. The program
+// cryptsetup is that of the host.
 
 // plainSealer is the TPM of these tests. It releases the keys unless err is set.
 type plainSealer struct{ err error }

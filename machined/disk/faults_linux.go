@@ -41,8 +41,8 @@ func readFilesystemErrors() ([]FilesystemErrors, error) {
 	return all, nil
 }
 
-// kernelName returns the path of a device with the name that the kernel uses in sysfs. The name of a
-// mapped device there is dm-N.
+// kernelName returns the path of a device with the name that the kernel uses in sysfs. The name of
+// a mapped device there is dm-N.
 func kernelName(device string) string {
 	var s unix.Stat_t
 	if !strings.HasPrefix(device, "/dev/mapper/") || unix.Stat(device, &s) != nil {

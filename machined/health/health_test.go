@@ -110,8 +110,8 @@ func TestStorage(t *testing.T) {
 	}
 }
 
-// TestEncryption checks that a machine warns, and stays healthy, if its partitions are not encrypted
-// although a setting is about encryption.
+// TestEncryption checks that a machine warns, and stays healthy, if its partitions are not
+// encrypted although a setting is about encryption.
 func TestEncryption(t *testing.T) {
 	of := func(unlock ...config.Unlock) *config.Config {
 		c := &config.Config{}

@@ -28,7 +28,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/relay"
@@ -575,33 +574,6 @@ func (s *machineService) WipeDisk(_ context.Context, r *api.WipeDiskRequest) (*a
 		return &api.WipeDiskResponse{Done: "volume old: /dev/vdb1 is wiped"}, nil
 	}
 	return nil, status.Errorf(codes.FailedPrecondition, "%s is the system disk, nothing was changed; `orlopctl reset` erases it", r.Disk+r.Volume)
-}
-
-// recoveryKey opens STATE.
-const recoveryKey = "abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567-abcd-efgh-ijkl-mnop-qrst"
-
-// GetRecovery implements api.MachineServer. STATE is locked if the configuration requests
-// encryption.
-func (s *machineService) GetRecovery(context.Context, *api.GetRecoveryRequest) (*api.GetRecoveryResponse, error) {
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	if !s.f.configs.present.EncryptsDisk() {
-		return &api.GetRecoveryResponse{}, nil
-	}
-	var recipients []string
-	for _, r := range s.f.configs.present.Machine.Spec.Disk.Encryption.Recovery.Recipients {
-		recipients = append(recipients, string(r))
-	}
-	r, err := diskkey.EncryptRecovery(recoveryKey, recipients)
-	return &api.GetRecoveryResponse{Volumes: []*api.LockedVolume{{Label: "STATE", Device: "/dev/vda4", Recipients: r.Recipients, RecoveryKey: r.Ciphertext}}}, err
-}
-
-// Recover implements api.MachineServer.
-func (s *machineService) Recover(_ context.Context, r *api.RecoverRequest) (*api.RecoverResponse, error) {
-	if len(r.Keys) != 1 || r.Keys[0].Label != "STATE" || r.Keys[0].Key != recoveryKey {
-		return nil, status.Error(codes.FailedPrecondition, "encryption: no partition is locked; nothing was changed")
-	}
-	return &api.RecoverResponse{}, nil
 }
 
 type serviceService struct{ api.UnimplementedServiceServer }

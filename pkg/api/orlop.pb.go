@@ -10979,7 +10979,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x10FANOUT_STREAMING\x10\x03\x12\x15\n" +
 	"\x11FANOUT_SEQUENTIAL\x10\x04\x12\x11\n" +
 	"\rFANOUT_SINGLE\x10\x05\x12\x10\n" +
-	"\fFANOUT_FLEET\x10\x062\x99\v\n" +
+	"\fFANOUT_FLEET\x10\x062\x9d\v\n" +
 	"\aMachine\x12[\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\x0f\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x03efg\xa0\xb5\x18\x02\x12G\n" +
@@ -10996,8 +10996,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"&\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
 	"\x16{wipe}[force?, forced]\x18\x01\xa0\xb5\x18\x04\x12\x81\x01\n" +
 	"\bWipeDisk\x12\x1f.orlop.v1alpha1.WipeDiskRequest\x1a .orlop.v1alpha1.WipeDiskResponse\"2\x80\xb5\x18\x1e\x9a\xb5\x18&\n" +
-	"$[volume?volume |disk ]{volume}{disk}\xa0\xb5\x18\x04\x12`\n" +
-	"\vGetRecovery\x12\".orlop.v1alpha1.GetRecoveryRequest\x1a#.orlop.v1alpha1.GetRecoveryResponse\"\b\x80\xb5\x18\x1e\xa0\xb5\x18\x02\x12X\n" +
+	"$[volume?volume |disk ]{volume}{disk}\xa0\xb5\x18\x04\x12d\n" +
+	"\vGetRecovery\x12\".orlop.v1alpha1.GetRecoveryRequest\x1a#.orlop.v1alpha1.GetRecoveryResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x02\x12X\n" +
 	"\aRecover\x12\x1e.orlop.v1alpha1.RecoverRequest\x1a\x1f.orlop.v1alpha1.RecoverResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x05\x12x\n" +
 	"\vCancelDrain\x12\".orlop.v1alpha1.CancelDrainRequest\x1a#.orlop.v1alpha1.CancelDrainResponse\" \x80\xb5\x18\x14\x9a\xb5\x18\x14\n" +
 	"\x12[node?node {node}]\xa0\xb5\x18\x04\x12n\n" +

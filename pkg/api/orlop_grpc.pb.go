@@ -71,10 +71,10 @@ type MachineClient interface {
 	// GetRecovery returns the encrypted partitions that the machine could not open, each with its
 	// recovery key, encrypted to the operator. The list is empty if all partitions are open.
 	GetRecovery(ctx context.Context, in *GetRecoveryRequest, opts ...grpc.CallOption) (*GetRecoveryResponse, error)
-	// Recover opens the encrypted partitions that the machine could not open: the TPM seals new keys to
-	// the present state of the firmware, and the machine reboots. It changes nothing if a recovery key
-	// is wrong. FAILED_PRECONDITION: no partition is locked, a key is wrong or missing, or the TPM
-	// seals no key.
+	// Recover opens the encrypted partitions that the machine could not open: the TPM seals new keys
+	// to the present state of the firmware, and the machine reboots. It changes nothing if a recovery
+	// key is wrong. FAILED_PRECONDITION: no partition is locked, a key is wrong or missing, or the
+	// TPM seals no key.
 	Recover(ctx context.Context, in *RecoverRequest, opts ...grpc.CallOption) (*RecoverResponse, error)
 	// CancelDrain gives up a running drain by this machine. The node becomes schedulable again, and
 	// the operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.
@@ -303,10 +303,10 @@ type MachineServer interface {
 	// GetRecovery returns the encrypted partitions that the machine could not open, each with its
 	// recovery key, encrypted to the operator. The list is empty if all partitions are open.
 	GetRecovery(context.Context, *GetRecoveryRequest) (*GetRecoveryResponse, error)
-	// Recover opens the encrypted partitions that the machine could not open: the TPM seals new keys to
-	// the present state of the firmware, and the machine reboots. It changes nothing if a recovery key
-	// is wrong. FAILED_PRECONDITION: no partition is locked, a key is wrong or missing, or the TPM
-	// seals no key.
+	// Recover opens the encrypted partitions that the machine could not open: the TPM seals new keys
+	// to the present state of the firmware, and the machine reboots. It changes nothing if a recovery
+	// key is wrong. FAILED_PRECONDITION: no partition is locked, a key is wrong or missing, or the
+	// TPM seals no key.
 	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
 	// CancelDrain gives up a running drain by this machine. The node becomes schedulable again, and
 	// the operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.

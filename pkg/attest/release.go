@@ -164,8 +164,8 @@ func (r Release) ImagePCR() (value Digest) {
 	return value
 }
 
-// PhaseStorage is the phase that ends when machined has opened the disks. machined then measures the
-// word into PCR 11 (pkg/diskkey), which the event log of the firmware does not show.
+// PhaseStorage is the phase that ends when machined has opened the disks. machined then measures
+// the word into PCR 11 (pkg/diskkey), which the event log of the firmware does not show.
 const PhaseStorage = "orlop-storage"
 
 // AfterPhase returns the value of PCR 11 after a phase (systemd-measure(1), --phase).

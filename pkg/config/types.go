@@ -171,8 +171,8 @@ const (
 // Names returns the values of Unlock.
 func (Unlock) Names() []string { return []string{string(UnlockTPM), string(UnlockNone)} }
 
-// EncryptsDisk reports whether the configuration requests encrypted partitions. It returns false for
-// a nil configuration.
+// EncryptsDisk reports whether the configuration requests encrypted partitions. It returns false
+// for a nil configuration.
 func (c *Config) EncryptsDisk() bool {
 	return c != nil && c.Machine.Spec.Disk.Encryption != nil && slices.Contains(c.Machine.Spec.Disk.Encryption.Unlock, UnlockTPM)
 }

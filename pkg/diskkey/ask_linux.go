@@ -23,8 +23,8 @@ const Deadline = time.Minute
 type Asker struct {
 	Device string // device file of the TPM
 	Log    string // event log of the firmware
-	// Signatures is the file with the section .pcrsig of the running boot image, and Signer the file
-	// with the public key in the root.
+	// Signatures is the file with the section .pcrsig of the running boot image, and Signer the
+	// file with the public key in the root.
 	Signatures string
 	Signer     string
 	Start      attest.Start
@@ -90,8 +90,8 @@ func (a *Asker) Predict(ctx context.Context, s Sealed, image *os.File, enabled b
 func (a *Asker) withTPM(ctx context.Context, o order) (result, error) {
 	a.busy.Lock()
 	defer a.busy.Unlock()
-	// os.OpenFile makes a descriptor non-blocking. A read from such a descriptor would return before
-	// the TPM has answered.
+	// os.OpenFile makes a descriptor non-blocking. A read from such a descriptor would return
+	// before the TPM has answered.
 	fd, err := unix.Open(a.Device, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
 		return result{}, attest.ErrNone

@@ -1,7 +1,6 @@
 // Package diskkey protects the keys of the encrypted partitions STATE and DATA:
 //
-//	policy.go    under which PCR values a TPM releases a key, the signatures of boot images, and the
-//	             prediction for the next boot
+//	policy.go    under which PCR values a TPM releases a key, and the signatures of boot images
 //	predict.go   the PCR values of the next boot
 //	tpm.go       seals a key with a TPM, and unseals it
 //	recovery.go  the recovery key, encrypted to the operator

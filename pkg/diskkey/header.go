@@ -88,8 +88,8 @@ var (
 	secondMagic = []byte("SKUL\xba\xbe\x00\x02")
 )
 
-// ReadHeader reads the header of an encrypted partition. It takes the newer of the two copies with a
-// valid checksum, because a power cut can damage one copy.
+// ReadHeader reads the header of an encrypted partition. It takes the newer of the two copies with
+// a valid checksum, because a power cut can damage one copy.
 func ReadHeader(r io.ReaderAt) (Header, error) {
 	newest, sequence := []byte(nil), uint64(0)
 	for at := int64(0); at <= maxHeader; at = max(2*at, 16<<10) {

@@ -41,7 +41,8 @@ func selection(pcr int) tpm2.TPMLPCRSelection {
 	return tpm2.TPMLPCRSelection{PCRSelections: []tpm2.TPMSPCRSelection{{Hash: tpm2.TPMAlgSHA256, PCRSelect: mask}}}
 }
 
-// imagePolicy returns the policy digest that is signed for a boot image: TPM2_PolicyPCR over PCR 11.
+// imagePolicy returns the policy digest that is signed for a boot image: TPM2_PolicyPCR over PCR
+// 11.
 func imagePolicy(value Digest) ([]byte, error) {
 	p, err := tpm2.NewPolicyCalculator(tpm2.TPMAlgSHA256)
 	if err != nil {
@@ -52,8 +53,9 @@ func imagePolicy(value Digest) ([]byte, error) {
 	return p.Hash().Digest, err
 }
 
-// sealPolicy returns the policy digest of a sealed key. TPM2_PolicyAuthorize accepts any policy that
-// the key has signed, which is a policy over PCR 11. TPM2_PolicyPCR then binds PCR 7 to its value.
+// sealPolicy returns the policy digest of a sealed key. TPM2_PolicyAuthorize accepts any policy
+// that the key has signed, which is a policy over PCR 11. TPM2_PolicyPCR then binds PCR 7 to its
+// value.
 func sealPolicy(signer *rsa.PublicKey, secureBoot Digest) ([]byte, error) {
 	public := signerPublic(signer)
 	name, err := tpm2.ObjectName(&public)
@@ -177,7 +179,8 @@ func (s Signatures) find(signer *rsa.PublicKey, value Digest) []byte {
 	return nil
 }
 
-// The reasons why a TPM does not release a key. Each error of Unseal and of Check wraps one of them.
+// The reasons why a TPM does not release a key. Each error of Unseal and of Check wraps one of
+// them.
 var (
 	ErrTPM        = errors.New("the TPM is not the one that sealed the key, or it was cleared")
 	ErrSecureBoot = errors.New("PCR 7 has another value: the mode or the keys of Secure Boot have changed, or the firmware measures them differently")

@@ -21,8 +21,8 @@ type Firmware struct {
 	DB, DBX []byte         // content of the variables
 }
 
-// PredictImage returns the measurements of the next boot if the boot image is the only change: a new
-// version, or the former version at a rollback.
+// PredictImage returns the measurements of the next boot if the boot image is the only change: a
+// new version, or the former version at a rollback.
 func PredictImage(f Firmware, image io.ReaderAt, size int64) (b Boot, err error) {
 	if b.Image, b.Signatures, err = readImage(image); err != nil {
 		return b, err

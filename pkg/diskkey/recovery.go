@@ -60,8 +60,8 @@ type Recovery struct {
 	Ciphertext string   `json:"ciphertext"` // armored
 }
 
-// maxCiphertext is the maximum size of a ciphertext in bytes. A recipient of the type that is secure
-// against quantum computers needs 2 KiB.
+// maxCiphertext is the maximum size of a ciphertext in bytes. A recipient of the type that is
+// secure against quantum computers needs 2 KiB.
 const maxCiphertext = 32 << 10
 
 // EncryptRecovery encrypts a recovery key to public keys of age.

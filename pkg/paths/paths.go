@@ -191,8 +191,8 @@ const (
 	// SystemStatement is the signed statement of the version (package bundle). It does not exist if
 	// the image was built without a bundle.
 	SystemStatement = System + "/statement.json"
-	// PCRSignatures is the section .pcrsig of the running boot image, which init writes. It does not
-	// exist if the boot image has no such section.
+	// PCRSignatures is the section .pcrsig of the running boot image, which init writes. It does
+	// not exist if the boot image has no such section.
 	PCRSignatures = Run + "/pcr-signatures.json"
 	// AuditInMemory replaces Audit on a machine without a STATE partition.
 	AuditInMemory = Run + "/audit"

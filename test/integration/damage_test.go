@@ -135,7 +135,7 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	case args[1] == "variables" && len(args) == 2:
 		ts.Check(m.ResetFirmwareVars())
 	case args[1] == "tpm" && len(args) == 2:
-		ts.Check(m.ResetTPM())
+		ts.Check(vm.ReplaceTPM(m))
 	case args[1] == "disk" && len(args) == 2:
 		old, err := os.Stat(disk)
 		ts.Check(err)
