@@ -30,9 +30,9 @@ type Crypt interface {
 	DestroyKeys(ctx context.Context, v diskkey.Volume) error
 }
 
-// encrypt decides whether a volume is encrypted. A volume keeps what it is. A volume that will be
-// formatted is encrypted if the configuration says so, or if STATE is encrypted already: the
-// configuration is on STATE, and so unknown when the machine formats DATA.
+// encrypt decides whether a volume is encrypted. A formatted volume stays as it is. A volume that
+// will be formatted is encrypted if the configuration says so, or if STATE is encrypted already. The
+// configuration is on STATE, so it is unknown when the machine formats DATA.
 func (v *Volume) encrypt(config Config, kept []Partition) {
 	v.Recipients = config.Recipients
 	for _, p := range kept {

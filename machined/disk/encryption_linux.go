@@ -110,7 +110,7 @@ func (c *Cryptsetup) DestroyKeys(ctx context.Context, v diskkey.Volume) error {
 	return v.DestroyKeys(ctx, c.run)
 }
 
-// Recover replaces the unlock key of a locked volume by a new one, by means of the recovery key.
+// Recover replaces the unlock key of a locked volume by a new key, by means of the recovery key.
 func (c *Cryptsetup) Recover(ctx context.Context, v diskkey.Volume, key diskkey.RecoveryKey) error {
 	m, err := readMetadata(v)
 	if err != nil {

@@ -129,9 +129,9 @@ func write(t *testing.T, secret string) {
 	}
 }
 
-// TestEncryptedOnRealDisk formats both volumes, and opens them at the next boot. The operations are
-// those of the golden files. No secret is on the disk in plain text. A machine whose TPM keeps the
-// keys changes nothing, and the recovery key opens its volumes.
+// TestEncryptedOnRealDisk formats both volumes, and opens them at the next boot. The golden
+// files have the operations. No secret is on the disk in plain text. If the TPM keeps the keys, the
+// machine changes nothing, and the recovery key opens its volumes.
 func TestEncryptedOnRealDisk(t *testing.T) {
 	c, tpm := newCrypt(t)
 	s, operator := encryptedFirstBoot(t)
@@ -148,7 +148,8 @@ func TestEncryptedOnRealDisk(t *testing.T) {
 	golden.Assert(t, printed(remaining(t, c, scenario{}), nil), "later boot, encrypted.txt")
 
 	tpm.err = diskkey.ErrSecureBoot
-	first := remaining(t, c, scenario{config: Config{Wipe: true}})[0] // the machine stops at an error
+	// The machine stops at the first error.
+	first := remaining(t, c, scenario{config: Config{Wipe: true}})[0]
 	if err := first.Do(t.Context()); !errors.Is(err, diskkey.ErrSecureBoot) || !strings.Contains(err.Error(), "orlopctl disk recover") {
 		t.Fatalf("%s: %v", first, err)
 	}

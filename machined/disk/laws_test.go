@@ -91,7 +91,8 @@ func done(have Have, op reconcile.Op) Have {
 		p := partitionAt(have, op.Device)
 		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true, Offset: headerSize, Recipients: op.Recipients}
 	case Format:
-		if p := partitionAt(have, op.Device); p.Path == op.Device { // a mapped device is complete later
+		// FinishEncryption completes a mapped device.
+		if p := partitionAt(have, op.Device); p.Path == op.Device {
 			p.Content, p.Encryption = Content{Kind: "ext4", Label: op.Label, Size: p.Size}, nil
 		}
 	case FinishEncryption:

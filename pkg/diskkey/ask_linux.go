@@ -64,8 +64,8 @@ func (a *Asker) Unseal(ctx context.Context, s Sealed) ([]byte, error) {
 	return r.Key, err
 }
 
-// EndPhase ends the time in which the TPM releases the unlock keys. A machine without a TPM has no
-// such time.
+// EndPhase ends the time in which the TPM releases the unlock keys. Without a TPM it does
+// nothing.
 func (a *Asker) EndPhase(ctx context.Context) error {
 	_, err := a.withTPM(ctx, order{Operation: opEnd})
 	if errors.Is(err, attest.ErrNone) {

@@ -22,14 +22,14 @@ const (
 	opPredict = "predict" // 3 is the boot image, 4 the event log
 )
 
-// order is what PID 1 asks of the process, as JSON.
+// order is a request of PID 1 to the process, as JSON.
 type order struct {
 	Operation  string `json:"operation"`
 	Key        []byte `json:"key,omitempty"` // to seal
 	Signer     []byte `json:"signer,omitempty"`
 	Sealed     Sealed `json:"sealed"`
 	Signatures []byte `json:"signatures,omitempty"` // section .pcrsig of the running boot image
-	// Enabled, DB and DBX are those of Firmware.
+	// Enabled, DB and DBX are fields of Firmware.
 	Enabled bool   `json:"enabled,omitempty"`
 	DB      []byte `json:"db,omitempty"`
 	DBX     []byte `json:"dbx,omitempty"`

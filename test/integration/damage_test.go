@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/vm"
 )
 
 // copyImage copies a disk image without its holes, and sets the size of the copy to mib MiB.
