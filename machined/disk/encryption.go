@@ -31,8 +31,8 @@ type Crypt interface {
 }
 
 // encrypt decides whether a volume is encrypted. A formatted volume stays as it is. A volume that
-// will be formatted is encrypted if the configuration says so, or if STATE is encrypted already. The
-// configuration is on STATE, so it is unknown when the machine formats DATA.
+// will be formatted is encrypted if the configuration says so, or if STATE is encrypted already.
+// The configuration is on STATE, so it is unknown when the machine formats DATA.
 func (v *Volume) encrypt(config Config, kept []Partition) {
 	v.Recipients = config.Recipients
 	for _, p := range kept {

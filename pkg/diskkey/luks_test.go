@@ -39,7 +39,8 @@ func cryptsetup(t *testing.T) Run {
 	return func(ctx context.Context, c Command) error {
 		args := slices.Clone(c.Args[1:])
 		if args[0] == "open" && !slices.Contains(args, "--test-passphrase") {
-			args = append(args[:len(args)-1], "--test-passphrase") // in place of the name of the mapping
+			// The option replaces the name of the mapping.
+			args = append(args[:len(args)-1], "--test-passphrase")
 		}
 		run := exec.CommandContext(ctx, program, args...)
 		run.Stdin = bytes.NewReader(c.Stdin)

@@ -29,7 +29,7 @@ const (
 
 // PhaseStorage is the word that machined measures into PCR 11 when it has opened the disks, or has
 // failed to. Afterwards the TPM releases the unlock keys no more until the next boot. machined also
-// measures the word on a machine without encrypted partitions. Otherwise a person could replace
+// measures the word on a machine without encrypted partitions. Otherwise an attacker could replace
 // STATE by an unencrypted one with a configuration of their own, and ask the TPM for the key of the
 // former STATE from the running system.
 const PhaseStorage = attest.PhaseStorage
@@ -182,7 +182,7 @@ func (s Signatures) find(signer *rsa.PublicKey, value Digest) []byte {
 // The reasons why a TPM does not release a key. Each error of Unseal and of Check wraps one of
 // them.
 var (
-	ErrTPM        = errors.New("the TPM is not the one that sealed the key, or it was cleared")
+	ErrTPM        = errors.New("the TPM is not the TPM that sealed the key, or it was cleared")
 	ErrSecureBoot = errors.New("PCR 7 has another value: the mode or the keys of Secure Boot have changed, or the firmware measures them differently")
 	ErrImage      = errors.New("PCR 11 has a value for which there is no signature by the key of the sealed policy: the boot image is not from the same builder, is not signed for disk encryption, or has opened its disks already in this boot")
 )
