@@ -30,7 +30,7 @@ func diskRecoverCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 	var keys []string
 	c := &cobra.Command{
 		Use:         "recover --identity KEY...",
-		Annotations: calls(api.Machine_Recover_FullMethodName, api.Machine_GetRecovery_FullMethodName),
+		Annotations: calls(api.Machine_Recover_FullMethodName),
 		Short:       "Open the encrypted partitions of a machine that waits for its recovery keys",
 		Long: "Open the encrypted partitions of a machine that waits, because its TPM has not released the keys: for example after\n" +
 			"a change of the firmware or of the keys of Secure Boot, or with another mainboard. The machine sends its recovery\n" +
