@@ -102,7 +102,7 @@ func TestUnseal(t *testing.T) {
 		{"an image of another builder", "on", "version 1", dir, stranger.sign(t, now), false, false, ErrImage},
 		{"after the phase", "on", "version 1", dir, own.sign(t, now), true, false, ErrImage},
 		{"another TPM", "on", "version 1", t.TempDir(), own.sign(t, now), false, false, ErrTPM},
-		{"a cleared TPM", "on", "version 1", dir, own.sign(t, now), false, true, ErrTPM}, // changes the state
+		{"a cleared TPM", "on", "version 1", dir, own.sign(t, now), false, true, ErrTPM},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tpm := boot(t, c.dir, c.secureBoot, c.image)
