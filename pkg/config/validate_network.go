@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -47,19 +48,15 @@ func (v networkValidator) timeServer(server string) *wrong {
 		return &wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"}
 	}
 	a, err := netip.ParseAddr(server)
-	switch own := v.cfg.ownAddress(a); {
-	case err != nil && (server == "localhost" || strings.HasSuffix(server, ".localhost")): // RFC 6761
-		return &wrong{reason: server + " is this machine, where no time server runs", expected: want}
-	case err != nil:
-		return nil
-	case serverProblem(a) != nil:
-		w := serverProblem(a)
-		w.expected = want
+	switch {
+	case err == nil:
+		w := cmp.Or(serverProblem(a), v.cfg.notElsewhere(a, "time server"))
+		if w != nil {
+			w.expected = want
+		}
 		return w
-	case own != "":
-		return &wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no time server runs", a, own), expected: want}
-	case noServer(v.cfg.Network.Spec.Links, a):
-		return &wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", a), expected: want}
+	case server == "localhost" || strings.HasSuffix(server, ".localhost"): // RFC 6761
+		return &wrong{reason: server + " is this machine, where no time server runs", expected: want}
 	}
 	return nil
 }
@@ -445,9 +442,17 @@ func (l *Link) noHost(addr netip.Addr) bool {
 	})
 }
 
-// noServer reports whether no server can have an address, because noHost is true for a link.
-func noServer(links []Link, addr netip.Addr) bool {
-	return slices.ContainsFunc(links, func(l Link) bool { return l.noHost(addr) })
+// notElsewhere returns the problem of an address that no other machine can have: an address of this
+// machine, or one for which noHost is true. server is the kind of server that should have it.
+func (c *Config) notElsewhere(addr netip.Addr, server string) *wrong {
+	expected := "the address of a " + server
+	if own := c.ownAddress(addr); own != "" {
+		return &wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no %s runs", addr, own, server), expected: expected}
+	}
+	if slices.ContainsFunc(c.Network.Spec.Links, func(l Link) bool { return l.noHost(addr) }) {
+		return &wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", addr), expected: expected}
+	}
+	return nil
 }
 
 // noGateway is the problem of a gateway for which noHost is true.
@@ -491,12 +496,8 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 		if !server.IsValid() {
 			continue
 		}
-		if w := resolverProblem(server); w != nil {
+		if w := cmp.Or(resolverProblem(server), v.cfg.notElsewhere(server, "resolver")); w != nil {
 			v.on(at, *w)
-		} else if own := v.cfg.ownAddress(server); own != "" {
-			v.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
-		} else if noServer(v.cfg.Network.Spec.Links, server) {
-			v.on(at, wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", server), expected: "the address of a resolver"})
 		}
 		v.unique(at, "servers", server.String(), i, seen)
 	}
