@@ -282,7 +282,10 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	second := make(chan error, 1)
-	go func() { second <- c.runInventory(ctx, watched, both) }()
+	go func() {
+		defer cancel() // an error of the second loop also ends the first
+		second <- c.runInventory(ctx, watched, both)
+	}()
 	err := component.Reconciler{
 		Changed: c.changed, Period: period, RetryInterval: retryInterval, Pass: c.pass, Report: func(detail string) { both.set(&both.first, detail) },
 		Factories: c.factories, Watched: watched,
