@@ -328,7 +328,7 @@ var benchmark = []struct {
 	{"1.2 API server", []control{
 		{id: "1.2.1", wanted: "--anonymous-auth=false", manual: true, check: set(apiServer, "authentication-config"), why: onAHealth},
 		{id: "1.2.2", wanted: "no --token-auth-file", check: unset(apiServer, "token-auth-file")},
-		{id: "1.2.3", wanted: "DenyServiceExternalIPs", manual: true, check: has(apiServer, "enable-admission-plugins", "OrlopMachinePorts", true), why: "`OrlopMachinePorts` rejects external addresses outside `networks.externalIPs`, which is empty by default, and always rejects addresses of machines; without ranges the service proxy ignores external addresses"},
+		{id: "1.2.3", wanted: "DenyServiceExternalIPs", manual: true, check: has(apiServer, "enable-admission-plugins", "OrlopMachinePorts", true), why: "`OrlopMachinePorts` rejects external addresses outside the ranges in `networks.externalIPs` (by default none), and always rejects addresses of machines. If no range is listed, the service proxy ignores external addresses"},
 		{id: "1.2.4", wanted: "--kubelet-client-certificate, --kubelet-client-key", check: set(apiServer, "kubelet-client-certificate", "kubelet-client-key")},
 		{id: "1.2.5", wanted: "--kubelet-certificate-authority", check: set(apiServer, "kubelet-certificate-authority")},
 		{id: "1.2.6", wanted: "no authorizer AlwaysAllow", check: all(unset(apiServer, "authorization-mode"), authorizers("AlwaysAllow", false))},
@@ -353,7 +353,7 @@ var benchmark = []struct {
 		{id: "1.2.25", wanted: "--client-ca-file", check: set(apiServer, "client-ca-file")},
 		{id: "1.2.26", wanted: "--etcd-cafile", check: overSocket, why: "see 1.2.23"},
 		{id: "1.2.27", wanted: "--encryption-provider-config", manual: true, check: set(apiServer, "encryption-provider-config")},
-		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: encryptsBy("secretbox"), why: "the API server encrypts with the first provider in its list. `machined/credentials` puts secretbox there, with the key of the configuration, which every cluster has; with a key manager that encrypts, it puts kms there"},
+		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: encryptsBy("secretbox"), why: "the API server encrypts with the first provider in its list. This provider is secretbox, with a key of the configuration, which every cluster has; or kms, if the configuration lets a key manager encrypt (`machined/credentials`)"},
 		{id: "1.2.29", wanted: "strong cipher suites", manual: true, check: suites(apiServer)},
 		{id: "1.2.30", wanted: "--service-account-extend-token-expiration=false", check: is(apiServer, "service-account-extend-token-expiration", "false")},
 	}},
