@@ -88,8 +88,8 @@ func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Sec
 		{Name: ".cmdline", Content: []byte(commandLine)},
 		{Name: ".uname", Content: []byte(b.kernel.Release)},
 		{Name: ".initrd", Content: initramfs},
-		// .linux is the last section, because the kernel can need more memory than its size in the
-		// file.
+		// .linux is the last section, because the kernel runs in place and can use memory beyond
+		// its size in the file.
 		{Name: ".linux", Content: b.pieces.kernel},
 	}...))
 	if err != nil {
@@ -102,8 +102,8 @@ func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Sec
 // boot medium. Its initramfs is the initramfs of the disk, followed by a second archive with the
 // files for an installation. Its command line has an additional argument.
 //
-// The image has no section .osrel. Boot loaders do not list the image, and with the section the
-// stub would copy the whole initramfs.
+// The image has no section .osrel: with the section, the stub would copy the whole initramfs. The
+// section is not necessary, because no boot loader lists this image.
 func (b *Build) makeNetboot() error {
 	if !slices.Contains(b.Profile.Outputs, outputNetboot) && !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil

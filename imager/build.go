@@ -417,7 +417,7 @@ func (b *Build) tellSignatures() {
 		_, err = bundle.Verify(b.statement, trust)
 	}
 	if err != nil {
-		fmt.Fprintf(b.Log, "          note: machines with this version cannot serve it to peers, because its releaseKeys do not verify its bundle: %v\n", err)
+		fmt.Fprintf(b.Log, "          note: machines with this version cannot serve the version to peers, because its releaseKeys do not verify its bundle: %v\n", err)
 	}
 }
 
@@ -524,7 +524,7 @@ func sourceTime() (int64, error) {
 	if text == "" {
 		out, err := exec.Command("git", "log", "-1", "--format=%ct").Output()
 		if err != nil {
-			return 0, errors.New("time of the source is unknown: neither SOURCE_DATE_EPOCH is set nor does git know a last commit")
+			return 0, errors.New("the time of the source is unknown, because git knows no last commit; set SOURCE_DATE_EPOCH")
 		}
 		text, from = string(bytes.TrimSpace(out)), "git"
 	}

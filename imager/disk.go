@@ -28,8 +28,8 @@ func derivedGUID(rootHash []byte, part string) uuid.UUID {
 	return uuid.NewSHA1(names, fmt.Appendf(nil, "%x %s", rootHash, part))
 }
 
-// makeErofs writes the tree below dir as an erofs image. All files have the time epoch, in seconds
-// since 1970, and the owner root. The image has a fixed UUID and no extended attributes.
+// makeErofs writes the tree below dir as an erofs image. All files have the time `epoch`, in
+// seconds since 1970, and the owner root. The image has a fixed UUID and no extended attributes.
 func makeErofs(dir, image string, p RootProfile, epoch int64) error {
 	args := []string{"--quiet", "--all-root", "-x-1", fmt.Sprintf("-T%d", epoch), "-U" + names.String()}
 	switch p.Compression {
@@ -130,7 +130,7 @@ func copyInto(disk *os.File, offset int64, name string, limit int64) error {
 
 // makeESP writes a FAT32 file system with files to a part of a disk image. start and size are in
 // bytes. dosfstools makes the empty file system, and mtools copies the files to it. Both use the
-// time epoch, in seconds since 1970. work is the directory for intermediate files.
+// time `epoch`, in seconds since 1970. work is the directory for intermediate files.
 func makeESP(image string, start, size, epoch int64, files map[string][]byte, work string) error {
 	run := func(argv ...string) error {
 		c := exec.Command(argv[0], argv[1:]...)

@@ -108,8 +108,8 @@ func ReadExtension(file string) (*Extension, error) {
 	return e, nil
 }
 
-// extensionRoot is the format of the image. Compression halves programs and modules, and machines
-// read them rarely.
+// extensionRoot is the format of the image. Compression halves the size of programs and modules,
+// and machines read them rarely.
 var extensionRoot = RootProfile{Compression: "lz4hc", ClusterSize: 64 << 10}
 
 // ExtensionBuild makes the artifacts of an extension for a single version and profile of the
@@ -413,7 +413,7 @@ func buildExtension(args []string) error {
 	profilePath := flags.String("profile", filepath.Join("profiles", "qemu.yaml"), "the profile of the system, a YAML `file`")
 	out := flags.String("out", "", "`directory` for the artifacts")
 	cache := flags.String("cache", defaultCache, "`directory` for downloads, shared by builds")
-	version := flags.String("version", "", "`version` of the system that it serves, instead of the one in the file VERSION")
+	version := flags.String("version", "", "`version` of the system for which the extension is made, instead of the version in the file VERSION")
 	name := flags.String("name", "", "`name` of the artifact with a tag, such as registry.example.com/gvisor:1")
 	var keys []string
 	ready := map[string]string{}
@@ -430,7 +430,7 @@ func buildExtension(args []string) error {
 		return err
 	}
 	if *file == "" || *out == "" || flags.NArg() > 0 {
-		return errors.New("-f and -out are needed, and nothing else")
+		return errors.New("-f and -out are required, and other arguments are not allowed")
 	}
 	definition, err := ReadExtension(*file)
 	if err != nil {

@@ -31,7 +31,7 @@ func (b *Build) makeISO() error {
 	}
 	const mib = 1 << 20
 	fat := filepath.Join(dir, "efi.img")
-	size := (int64(len(image))/mib + 4) * mib // the structures of FAT need about a hundredth
+	size := (int64(len(image))/mib + 4) * mib // FAT itself needs about a hundredth of it
 	if err := os.WriteFile(fat, nil, 0o644); err != nil {
 		return err
 	}

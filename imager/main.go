@@ -131,7 +131,7 @@ func makeKeys(args []string) error {
 		return err
 	}
 	if *out == "" || flags.NArg() > 0 || *count < 1 || *count > 100 {
-		return errors.New("-out is needed, -count is 1 to 100, and nothing else is taken")
+		return errors.New("-out is required, -count must be 1 to 100, and other arguments are not allowed")
 	}
 	var private []string
 	for i := range *count {
@@ -182,12 +182,12 @@ func signBundle(args []string) error {
 	file := flags.String("bundle", "", "the bundle, a `file`")
 	attested := flags.String("provenance", "", "the provenance, a `file`, instead of a bundle")
 	keyFile := flags.String("key", "", "the private key, a `file`")
-	out := flags.String("out", "", "`file` for the bundle with the signature; the same unless given")
+	out := flags.String("out", "", "`file` for the bundle with the signature (default: the file in -bundle)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if (*file == "") == (*attested == "") || *keyFile == "" || flags.NArg() > 0 || *attested != "" && *out != "" {
-		return errors.New("-key is needed, and either -bundle, with which -out may be given, or -provenance")
+		return errors.New("-key is required, and either -bundle or -provenance; -out is allowed only with -bundle, and other arguments are not allowed")
 	}
 	key, err := readKey(*keyFile)
 	if err != nil {
@@ -244,7 +244,7 @@ func build(args []string) error {
 		return err
 	}
 	if *profilePath == "" || *out == "" || flags.NArg() > 0 {
-		return errors.New("-profile and -out are needed, and nothing else")
+		return errors.New("-profile and -out are required, and other arguments are not allowed")
 	}
 	profile, err := ReadProfile(*profilePath)
 	if err != nil {

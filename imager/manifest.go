@@ -107,7 +107,7 @@ var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "li
 func toolVersions() (map[string]string, error) {
 	out, err := exec.Command("dpkg-query", append([]string{"-W", "-f", "${Package} ${Version}\n"}, tools...)...).Output()
 	if err != nil {
-		return nil, fmt.Errorf("dpkg-query: cannot tell the versions of the tools: %w: are all of imager/host-packages.txt installed?", err)
+		return nil, fmt.Errorf("dpkg-query: cannot tell the versions of the tools: %w; install all packages in imager/host-packages.txt", err)
 	}
 	versions := map[string]string{}
 	for line := range strings.Lines(string(out)) {

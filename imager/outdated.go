@@ -22,7 +22,7 @@ func reportOutdated(args []string) (int, error) {
 		return outdated.ExitFailed, err
 	}
 	if flags.NArg() > 0 {
-		return outdated.ExitFailed, errors.New("only -json and -all are taken")
+		return outdated.ExitFailed, errors.New("only -json and -all are allowed")
 	}
 	lock, err := debian.ReadLock(lockFile)
 	if err != nil {

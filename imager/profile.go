@@ -37,8 +37,8 @@ type Profile struct {
 	ExtensionKeys string `yaml:"extensionKeys"`
 	// SigningKey is the file with the private key that signs the bundle and the provenance of this
 	// version. SigningKeys are files with further keys. A profile that requests a bundle needs at
-	// least a single key. The holders of keys at other places add their signatures after the build:
-	// `imager sign`.
+	// least a single key. The holders of keys at other places add their signatures after the build,
+	// with `imager sign`.
 	SigningKey  string   `yaml:"signingKey"`
 	SigningKeys []string `yaml:"signingKeys"`
 	// SupportDays is the number of days after the source's time in which this version gets fixes.
@@ -221,7 +221,7 @@ func (p *Profile) check() error {
 func (p *Profile) checkRelease() error {
 	switch {
 	case p.Signatures < 0:
-		return fmt.Errorf("signatures: %d: how many of the releaseKeys have to sign expected, 1 or more", p.Signatures)
+		return fmt.Errorf("signatures is %d; expected: the number of releaseKeys that have to sign, 1 or more", p.Signatures)
 	case p.Signatures > 0 && p.ReleaseKeys == "":
 		return errors.New("signatures: there are no releaseKeys that could sign")
 	case p.SupportDays < 0 || p.SupportDays > 36500:

@@ -54,7 +54,7 @@ func (p *SecureBootProfile) check() error {
 	case p == nil:
 		return nil
 	case p.Certificate == "":
-		return errors.New("secureBoot.certificate is missing: the certificate of the key that signs the boot images expected; `imager secureboot` makes one")
+		return errors.New("secureBoot.certificate is missing; expected: a file with the certificate of the key that signs the boot images (`imager secureboot` makes one)")
 	case (p.Key == "") == (len(p.SigningCommand) == 0):
 		return errors.New("secureBoot: either key or signingCommand expected")
 	case len(p.SigningCommand) > 0 && p.SigningCommand[0] == "":
@@ -199,8 +199,8 @@ func (b *Build) checkEnrollment(files map[string][]byte) error {
 	return nil
 }
 
-// addEnrollment adds the enrollment files and the settings of the boot loader to the map files. An
-// installation from a boot image copies them to the disk.
+// addEnrollment adds the enrollment files and the settings of the boot loader to `files`, the
+// contents of files by path. An installation from a boot image copies these files to the disk.
 func (b *Build) addEnrollment(files map[string][]byte) error {
 	keys, settings, err := b.enrollment()
 	if err != nil || keys == nil {
@@ -229,7 +229,7 @@ func makeSecureBootKeys(args []string) error {
 		return err
 	}
 	if *out == "" || *site == "" || flags.NArg() > 0 {
-		return errors.New("-out is needed, -name is not empty, and nothing else is taken")
+		return errors.New("-out is required, -name must not be empty, and other arguments are not allowed")
 	}
 	files, err := secureboot.NewKeys(*site, others, time.Now())
 	if err != nil {

@@ -80,7 +80,7 @@ func (t Tree) Write(dir string) error {
 		return err
 	}
 	// In sorted order, each directory precedes its content. The mode of a directory has to permit
-	// writing by its owner.
+	// writing by its owner, because the content is written after the mode is set.
 	for _, name := range t.Names() {
 		if err := t[name].write(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("%s: cannot write: %w", name, err)

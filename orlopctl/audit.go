@@ -235,9 +235,9 @@ var errNoRefused = &exit.Error{
 	Hint: "`orlopctl audit list --record changes` also lists the rejected calls of this version",
 }
 
-// readRecord calls do for each line of a record with a higher sequence number than `after`. If
-// check is set, it first checks that the line continues the chain. A machine of a version that has
-// only record `changes` sends record `changes` in place of `refused`; readRecord then returns
+// readRecord calls `do` for each line of a record with a higher sequence number than `after`. If
+// `check` is set, it first checks that the line continues the chain. A machine of a version that
+// has only record `changes` sends record `changes` in place of `refused`; readRecord then returns
 // errNoRefused.
 func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after uint64, follow, check bool, do func(auditLine) error) error {
 	ctx, cancel := context.WithCancel(ctx)

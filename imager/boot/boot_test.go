@@ -144,8 +144,8 @@ func TestUKIRefuses(t *testing.T) {
 		"no PE":         {[]byte("ELF"), nil, "cannot read as PE"},
 		"no room":       {stub(t, 3), []Section{{".a", nil}, {".b", nil}}, "no room for 3 more sections"},
 		"name too long": {stub(t, 3), []Section{{".something", nil}}, ".something: name is longer"},
-		"input missing": {bytes.Replace(stub(t, 3), []byte("io.systemd"), []byte("IO.systemd"), 1), nil, "the stub contains the name of an input 0 times, want 1: arguments from the firmware's SMBIOS table"},
-		"input twice":   {append(stub(t, 3), utf16le(".addon.efi\x00")...), nil, "the stub contains the name of an input 2 times, want 1: arguments and initramfs archives from add-ons"},
+		"input missing": {bytes.Replace(stub(t, 3), []byte("io.systemd"), []byte("IO.systemd"), 1), nil, "the stub finds arguments from the firmware's SMBIOS table occurs 0 times"},
+		"input twice":   {append(stub(t, 3), utf16le(".addon.efi\x00")...), nil, "the stub finds arguments and initramfs archives from add-ons on the ESP occurs 2 times"},
 	} {
 		if _, err := UKI(c.stub, c.sections); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %s", name, err, c.want)

@@ -30,13 +30,13 @@ type Entry struct {
 // Initramfs returns the entries as a cpio archive (kernel:
 // Documentation/driver-api/early-userspace/buffer-format.rst, format "newc"), compressed with zstd.
 // root owns all files, all times are zero, and the files are sorted by name. The result therefore
-// depends only on the entries. The directories above an entry must be entries, too. The kernel
-// accepts several archives in sequence.
+// depends only on the entries. The directories above an entry must be entries, too. A caller can
+// append another archive, because the kernel accepts several archives in sequence.
 func Initramfs(entries []Entry) ([]byte, error) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
 	// Without concurrency, the output is the same on any number of processors. The kernel's decoder
 	// accepts windows of up to 128 MiB, but needs less memory with a small window. The best level
-	// would take six times as long for 7 % less.
+	// would take six times as long, for an archive that is 7 % smaller.
 	var out bytes.Buffer
 	enc, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
 	if err != nil {

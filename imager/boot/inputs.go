@@ -24,7 +24,7 @@ var inputs = []struct {
 func closeInputs(stub []byte) error {
 	for _, input := range inputs {
 		if n := bytes.Count(stub, input.name); n != 1 {
-			return fmt.Errorf("loader stub: the stub contains the name of an input %d times, want 1: %s; compare its source with imager/boot/inputs.go", n, input.what)
+			return fmt.Errorf("loader stub: the name by which the stub finds %s occurs %d times, want once; compare the source of the stub with imager/boot/inputs.go", input.what, n)
 		}
 		at := bytes.Index(stub, input.name)
 		for i := range bytes.TrimRight(input.name, "\x00") {

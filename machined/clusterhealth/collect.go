@@ -24,8 +24,9 @@ const (
 	// defaultTimeout and maxTimeout bound the answer of a machine, including the connection.
 	defaultTimeout = 4 * time.Second
 	maxTimeout     = 20 * time.Second
-	// collectTimeout bounds all calls: orlopctl waits 30 s. A machine that was not called by then
-	// is shown as a machine without an answer.
+	// collectTimeout bounds all calls together. It is shorter than the 30 s for which orlopctl
+	// waits for the result. A machine that was not called in this time is shown as a machine
+	// without an answer.
 	collectTimeout = 25 * time.Second
 	// etcdTimeout bounds the read of etcd's status, which includes the start of a process and some
 	// seconds for members that are down.
@@ -108,8 +109,8 @@ func (c *Collector) ClusterHealth(ctx context.Context, r *api.ClusterHealthReque
 	if c.last != nil && c.timeout == timeout && time.Since(c.ended) < shareTime {
 		return c.last, nil
 	}
-	// The starts of two collections are at least shareTime apart, even if last cannot be used,
-	// because its timeout differs or because the caller of the last collection has left.
+	// The starts of two collections are at least shareTime apart, even if last cannot be used. For
+	// example, its timeout differs, or the caller of the last collection has left.
 	if err := backoff.Sleep(ctx, shareTime-time.Since(c.began)); err != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -175,7 +176,8 @@ func (c *Collector) requestReport(ctx context.Context, m Machine, key []byte) (o
 	return out, err
 }
 
-// The function within makes a call with a deadline.
+// The function within makes a call with a deadline. If ctx has already ended, it returns
+// errNotCalled.
 func within(ctx context.Context, timeout time.Duration, call func(context.Context) (*api.ReportMachineResponse, error)) (out *api.ReportMachineResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

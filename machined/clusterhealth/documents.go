@@ -27,9 +27,9 @@ type difference struct {
 	others []string
 }
 
-// compareDocuments returns the machines with other values than most control-plane machines, in the
-// order of the copies. Among equally frequent values, the value of the first copy is compared. For
-// a worker, it compares only the fields that workers have from the control plane.
+// compareDocuments compares each copy with the values that most control-plane machines have
+// (usualValue). It returns the machines with other values, in the order of the copies. For a
+// worker, it compares only the fields that workers have from the control plane.
 func compareDocuments(copies []copyOf) []difference {
 	values := map[string]map[string][]string{} // path → digest → control-plane machines
 	for _, c := range copies {
@@ -65,8 +65,9 @@ func compareDocuments(copies []copyOf) []difference {
 	return all
 }
 
-// usualValue returns the digest on most control-plane machines, and these machines. Among equally
-// frequent digests it returns the digest of the first copy.
+// usualValue returns the digest that most control-plane machines have, and these machines. If
+// several digests are equally frequent, it returns the digest of the first copy that has one of
+// them.
 func usualValue(machines map[string][]string, copies []copyOf) (usual string, holders []string) {
 	rank := func(digest string) int {
 		return slices.IndexFunc(copies, func(c copyOf) bool { return slices.Contains(machines[digest], c.machine) })

@@ -26,9 +26,9 @@ const (
 	subjectTrial        = "trial"
 )
 
-// caWarning is the time before the expiry of a CA from which the expiry is a problem, because an
-// operator has to rotate the CA. overdue is the time after a missed renewal from which a
-// certificate is a problem.
+// caWarning is the time before the expiry of a CA in which the expiry is reported as a problem,
+// because an operator has to rotate the CA. A certificate is reported as a problem if its renewal
+// is late by more than overdue.
 const (
 	caWarning = 30 * 24 * time.Hour
 	overdue   = 24 * time.Hour
@@ -49,9 +49,9 @@ func (o observation) findings() (problems, notes []*api.ClusterFinding) {
 	return limited(problems), limited(notes)
 }
 
-// maxFindings is the maximum number of problems, and of notes. maxHealth is the maximum number of
-// problems for the failed checks of a machine, and for its certificates: if a service fails, all
-// checks that depend on it fail.
+// maxFindings is the maximum number of problems, and also of notes. maxHealth is the maximum number
+// of failed checks of a machine that are listed, and also of its certificates with a problem. It is
+// low, because a failed service makes all checks fail that depend on it.
 const (
 	maxFindings = 1000
 	maxHealth   = 4
@@ -238,9 +238,9 @@ func (o observation) etcdProblems() []*api.ClusterFinding {
 	}
 	switch {
 	case e.GetProblem() != "":
-		add(o.answers[0].label(), "its etcd does not answer: "+e.Problem, "`orlopctl etcd status` on each control-plane machine; after a loss of most of them, runbook, task 80")
+		add(o.answers[0].label(), "its etcd does not answer: "+e.Problem, "run `orlopctl etcd status` on each control-plane machine; if most of them are lost, recover etcd (runbook, task 80)")
 	case e.GetLeader() == "":
-		add("", "etcd has no leader, so the Kubernetes API does not answer", "start the control-plane machines; after a loss of most of them, runbook, task 80")
+		add("", "etcd has no leader, so the Kubernetes API does not answer", "start the control-plane machines; if most of them are lost, recover etcd (runbook, task 80)")
 	case down > 0 && down >= etcdjoin.FailureTolerance(voters):
 		add("", fmt.Sprintf("etcd tolerates no further failure: %d of %d members are down", down, voters), "start or replace them before any other work")
 	}

@@ -26,16 +26,18 @@ type PublisherDeps struct {
 	Health func(context.Context) (*api.HealthResponse, error)
 	// Collect returns the health of the cluster.
 	Collect func(context.Context, *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error)
-	// Access returns the services for access to the API server in the configuration.
+	// Access returns the external services by which the API server authenticates and authorizes
+	// clients.
 	Access func() nodespec.AccessPoints
-	// Write writes the file of the controllers; fs.ErrNotExist: its directory does not exist yet.
+	// Write writes the file for the controllers. The error is fs.ErrNotExist if the directory of
+	// the file does not exist yet.
 	Write func(content []byte) error
 	// Event adds an event to the machine's events.
 	Event func(kind, message string)
 }
 
-// Publisher passes the health of the cluster to the controllers of this machine while they lead,
-// for the objects ClusterHealth and Component.
+// Publisher passes the health of the cluster to the controllers of this machine while they are the
+// leader. The controllers write it to the objects ClusterHealth and Component.
 type Publisher struct {
 	deps    PublisherDeps
 	failing bool // the last report has failed
@@ -58,9 +60,9 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
-// publish writes a report if the controllers of this machine have won the leader election. The
-// first failure in a row is an event. After a failure, the old file remains, and the controllers
-// see its age.
+// publish writes a report if the controllers of this machine have won the leader election. Of
+// several failures in a row, only the first is an event. After a failure, the old file remains, and
+// its age shows the controllers that it is out of date.
 func (p *Publisher) publish(ctx context.Context) {
 	if !p.deps.Enabled() {
 		return

@@ -153,8 +153,9 @@ func firstFailed(h *api.HealthResponse) string {
 	return ""
 }
 
-// maxLine and maxWord are the lengths of a text and of a version of a machine in bytes. With
-// maxFindings, the answer for a thousand machines is smaller than a message of the API.
+// maxLine is the maximum length of a text from a machine in bytes, and maxWord that of a version.
+// With these limits and maxFindings, the answer for a thousand machines fits into a message of the
+// API.
 const (
 	maxLine = 512
 	maxWord = 64
@@ -176,8 +177,8 @@ func valid(t *timestamppb.Timestamp) *timestamppb.Timestamp {
 	return t
 }
 
-// cut returns the start of a text, on a single line. It reads only the start: a compromised machine
-// must not cost time.
+// cut returns the start of a text, on a single line. It reads only the start, so a long text from a
+// compromised machine does not cost time.
 func cut(text string, most int) string {
 	text = sanitize.Text(sanitize.Line(text[:min(len(text), 2*most)]))
 	if len(text) <= most {

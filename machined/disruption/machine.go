@@ -49,8 +49,8 @@ func Describe(f Facts) Machine {
 }
 
 // AwaitSettled waits until all checks of the health pass except the check of the turn, and the last
-// upgrade is committed or rolled back (undecided is false). watchHealth calls each with the health,
-// now and after each change, until each returns more = false.
+// upgrade is committed or rolled back (undecided is false). watchHealth calls `each` with the
+// health, now and after each change, until `each` returns more = false.
 func AwaitSettled(ctx context.Context, undecided cell.View[bool], watchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error) error {
 	upgrades := undecided.Watch()
 	for {

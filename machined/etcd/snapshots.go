@@ -37,7 +37,7 @@ func unnamedFile() (*os.File, error) {
 	return f, nil
 }
 
-// transfer runs a transfer between this machine and a caller, for at most the time most. It returns
+// transfer runs a transfer between this machine and a caller, for no longer than `most`. It returns
 // an error if no data moved for transfer.StallTimeout, and at shutdown. The return from the call
 // then ends a blocked stream.
 func (k *Manager) transfer(most time.Duration, move func(moved func()) error) error {

@@ -82,8 +82,8 @@ func (l *Log) After(cursor uint64) []Event {
 	return nil
 }
 
-// Tail calls each for every event after the cursor. If wait is false, it ends after the newest
-// event; otherwise it waits for further events until ctx ends. If each returns an error, Tail
+// Tail calls `each` for every event after the cursor. If wait is false, it ends after the newest
+// event; otherwise it waits for further events until ctx ends. If `each` returns an error, Tail
 // returns this error at once.
 func (l *Log) Tail(ctx context.Context, cursor uint64, wait bool, each func(Event) error) error {
 	watch := l.last.Watch()

@@ -19,8 +19,9 @@ func (namedSource) Open(context.Context, artifact.Blob) (io.ReadCloser, error) {
 	return nil, errors.New("not opened")
 }
 
-// TestPlaces checks from which sources a machine fetches an extension, and in which order. If the
-// registry has an error, the other sources are tried first.
+// TestPlaces checks from which sources a machine fetches an extension, and in which order. If
+// Places.Registry fails, the other sources do not change. The last source, the registry, then
+// returns the error.
 func TestPlaces(t *testing.T) {
 	image := config.Artifact{Registry: "registry.example.com", Repository: "gvisor", SHA256: strings.Repeat("0", 64)}
 	in := config.New("m1", config.RoleWorker)

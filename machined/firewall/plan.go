@@ -128,7 +128,8 @@ func (c *Config) Commands(pods string) string {
 	return b.String()
 }
 
-// senders calls do with a match for the networks of each address family in from.
+// senders calls `do` once for each address family that occurs in `from`, with a match for the
+// networks of that family.
 func senders(from []netip.Prefix, do func(match string)) {
 	for _, family := range []struct {
 		name string

@@ -21,7 +21,8 @@ import (
 type Machine struct {
 	Config  *config.Config // active configuration; nil if there is none
 	Applied time.Time      // time of its activation
-	// Expected are the names of the services that run with the configuration.
+	// Expected are the names of the services that the configuration requires. A service that is
+	// missing in Services is reported as not started yet.
 	Expected   []string
 	Services   []supervise.Status
 	Membership Membership // of a worker
@@ -74,7 +75,7 @@ func Of(m Machine) *api.HealthResponse {
 	return out
 }
 
-// Add adds checks, without the checks that are nil.
+// Add adds checks to the health of a machine. It ignores checks that are nil.
 func Add(health *api.HealthResponse, checks ...*api.HealthCheck) {
 	for _, c := range checks {
 		if c != nil {
@@ -90,8 +91,9 @@ func Firewall(why string, since time.Time) *api.HealthCheck {
 	return failed("firewall", why, since)
 }
 
-// Volumes returns the check of the volumes on other disks; nil if each is in use. why are the
-// problems of the volumes. FailedCheck ignores this check, because the version is not at fault.
+// Volumes returns the check of the volumes on other disks. why describes the problems of the
+// volumes. If why is empty, the check is nil. FailedCheck ignores this check, because the version
+// is not at fault.
 func Volumes(why string, since time.Time) *api.HealthCheck {
 	return failed("volumes", why, since)
 }
@@ -136,9 +138,9 @@ func listed[F Item](name string, list []F) *api.HealthCheck {
 	return check
 }
 
-// Unanswered returns the check of a partition that does not answer; nil if err is nil. The detail
-// names the fact (what) that is unknown because of err. FailedCheck ignores this check, because the
-// version is not at fault.
+// Unanswered returns the check of a partition that does not answer; nil if err is nil. The
+// parameter what completes the text "it is unknown …" in the detail, for example with "which epoch
+// is the highest". FailedCheck ignores this check, because the version is not at fault.
 func Unanswered(partition, what string, err error, since time.Time) *api.HealthCheck {
 	if err == nil {
 		return nil

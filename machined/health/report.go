@@ -36,8 +36,8 @@ type Snapshot struct {
 
 // Deps is the environment of a Reporter.
 type Deps struct {
-	// Read returns the present state, without a read of STATE. Changes are the changes after which
-	// Read may return another state.
+	// Read returns the present state, without a read of STATE. Changes notify the Reporter of each
+	// change after which Read can return another state.
 	Read    func() Snapshot
 	Changes []cell.View[struct{}]
 	// ReadEpochFloor returns the highest epoch of a committed version. It fails if STATE does not
@@ -56,8 +56,8 @@ type Reporter struct{ deps Deps }
 // NewReporter returns a Reporter. It reads nothing.
 func NewReporter(d Deps) *Reporter { return &Reporter{deps: d} }
 
-// Watch calls each with the health, now and after each change, until each returns more = false or
-// an error.
+// Watch calls the function each with the health, now and after every change. It ends when the
+// function returns more = false or an error, or when ctx ends.
 func (r *Reporter) Watch(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 	began, floor, unknown := time.Now(), 0, error(limits.ErrUnknown)
 	for changes := cell.NewGroup(r.deps.Changes...); ; {

@@ -29,8 +29,8 @@ type Trial struct {
 
 // FailedCheck returns the first failed check of a version on trial; "" if all passed. The nftables
 // rules and the extensions are always checked. With a Cluster document, all checks of `orlopctl
-// health` must pass, too. Without one, only the management API must run, because a client can apply
-// a configuration over it.
+// health` must pass, too. Without a Cluster document, only the management API must run, because a
+// client can use it to apply a configuration.
 func FailedCheck(t Trial) string { return cmp.Or(failedCheck(t), t.Firewall, t.Extensions) }
 
 // failedCheck is FailedCheck without the nftables rules and the extensions.
@@ -64,8 +64,8 @@ func isUserProblem(c *api.HealthCheck) bool {
 
 // TrialDeps is the environment of a TrialWatcher.
 type TrialDeps struct {
-	// Read returns the present state, without Stored. Changes are the changes after which Read or
-	// Panic may return another result.
+	// Read returns the present state, without Stored. Changes notify the TrialWatcher of each
+	// change after which Read or Panic can return another result.
 	Read    func() Trial
 	Changes []cell.View[struct{}]
 	// HasStored reports whether STATE has a configuration. It may hang.

@@ -101,7 +101,7 @@ func (o Op) String() string {
 	return string(o.Verb)
 }
 
-// String is "nofile 1024 to 524288".
+// String returns a text such as "nofile 1024 to 524288".
 func (r Rlimit) String() string {
 	word := func(n uint64) string {
 		if n == Unlimited {
@@ -141,10 +141,10 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// sameValue reports whether the kernel prints the text read for a parameter that was set to the
-// text set. The number of blanks does not matter. The base of numbers does not matter either: the
-// kernel parses numbers as C does (0x10, 020) and prints them in decimal (proc_dointvec in
-// kernel/sysctl.c). The kernel prints lists of ports and of processors as ranges, in ascending
+// sameValue reports whether `read` is the text that the kernel prints for a parameter that was set
+// to the text `set`. The number of blanks does not matter. The base of numbers does not matter
+// either: the kernel parses numbers as C does (0x10, 020) and prints them in decimal (proc_dointvec
+// in kernel/sysctl.c). The kernel prints lists of ports and of processors as ranges, in ascending
 // order (proc_do_large_bitmap).
 func sameValue(read, set string) bool {
 	a, b := strings.Fields(read), strings.Fields(set)
@@ -249,7 +249,8 @@ func diffGroups(have Have, want Want) []Op {
 		}
 		// A group can delegate the controllers that an earlier operation gives it; a group that
 		// does not exist yet can delegate the controllers of the root. If the hierarchy is not
-		// mounted yet, the operation itself reads the available controllers and skips the others.
+		// mounted yet, the operation itself reads the available controllers, and skips controllers
+		// that are not available.
 		available := slices.Concat(state.Available, given[path.Dir(g.Path)])
 		if !there {
 			available = have.Groups["/"].Available

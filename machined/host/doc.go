@@ -3,9 +3,9 @@
 //
 // It works as every domain does: Plan turns a configuration and facts into a Want; Kernel.Read
 // reads the actual state; Diff returns the operations between the two. Each operation is a single
-// change and can be repeated. An operation depends on others of the same run only through the order
-// of Diff (a module provides parameters and file systems), so a failed operation does not block the
-// others (reconcile.Config.KeepGoing).
+// change and can be repeated. Diff puts each operation after the operations on which it depends:
+// for example, a module provides parameters and file systems. After a failed operation, the others
+// are still performed (reconcile.Config.KeepGoing).
 //
 // The package also reads facts for the machine's state: memory, processors, uptime, mounts and
 // their usage, modules, processes, control groups, kernel parameters, sensors, PCI devices.

@@ -254,8 +254,8 @@ func processorSeconds(stat string) float64 {
 	return float64(user+system) / userHZ
 }
 
-// parseStatus parses /proc/PID/status (proc_pid_status(5)). Kernel threads and zombies have no
-// memory, and so no line that starts with Rss.
+// parseStatus parses /proc/PID/status (proc_pid_status(5)). The result program is false for kernel
+// threads and zombies: they have no memory, so they have no line that starts with Rss.
 func parseStatus(pid int, text string) (p ProcessState, program bool) {
 	p.PID = pid
 	readKiB(text, map[string]*int64{"RssAnon:": &p.Anonymous, "RssFile:": &p.File})

@@ -200,9 +200,10 @@ func word(dir, file string) string {
 	return text
 }
 
-// attribute reads a file of sysfs, which a single call reads as a whole. The error contains no
-// path. EAGAIN, which some drivers return if they have no value, is returned as an error: package
-// os would wait for a value, and some of these drivers never report that they have a value.
+// attribute reads a whole file of sysfs with a single system call. The error contains no path. Some
+// drivers return EAGAIN if they have no value, and attribute returns EAGAIN as an error. It does
+// not use package os, which would wait for a value: some of these drivers never report that they
+// have a value.
 func attribute(file string) (string, error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -97,8 +97,9 @@ func (k *Kernel) LoadModules(names ...string) error {
 	return errors.Join(unknown, kmod.Load(steps))
 }
 
-// remount changes the flags of a mount, not of the file system, which other mounts may share;
-// MS_BIND selects this, see mount(2). Stricter flags that the mount already has are preserved.
+// remount changes the flags of a mount. With MS_BIND, the kernel does not change the flags of the
+// file system, which other mounts may share (mount(2)). Stricter flags that the mount already has
+// are preserved.
 func remount(m mount.Mount) error {
 	have, there, err := mount.At(m.Target)
 	if err != nil {
@@ -119,7 +120,7 @@ func remount(m mount.Mount) error {
 	return unix.Mount("", m.Target, "", bits, "")
 }
 
-// delegate delegates the wanted controllers, as far as the kernel has them.
+// delegate delegates the wanted controllers, apart from those that the group does not have.
 func (k *Kernel) delegate(group string, wanted []string) error {
 	available, err := k.tree.Read(group, "cgroup.controllers")
 	if err != nil {

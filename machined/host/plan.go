@@ -147,9 +147,9 @@ func planModules(c Config) []Module {
 }
 
 // planMounts lists every mount except the mounts of disks and pods. init creates the first four
-// mounts and the mount of the control groups; they are checked again here. The sizes limit the
-// effect of a fault, because the system itself writes little into these mounts. The option noswap
-// keeps the files from swap, because they can contain keys.
+// mounts and the mount of the control groups; they are checked again here. The size of a mount
+// limits the memory that a fault can fill. Without a fault, the system writes little into these
+// mounts. The option noswap keeps the files from swap, because they can contain keys.
 func planMounts(f Facts) []mount.Mount {
 	const strict = mount.NoSuid | mount.NoDev | mount.NoExec
 	list := []mount.Mount{
@@ -242,7 +242,8 @@ const reservedPortsName = "net.ipv4.ip_local_reserved_ports"
 
 // reservedPorts returns the system's own ports. Without the reservation, an outgoing connection
 // could have one of them as its local port, and the process of the port could not listen until that
-// connection ends. Port 50000 and the port of WireGuard are in the kernel's default range.
+// connection ends. For example, port 50000 and the port of WireGuard are in the range from which
+// the kernel chooses local ports by default.
 func reservedPorts() string {
 	ports := slices.Concat(nodespec.MachineTCP(), nodespec.MachineUDP(), nodespec.LoopbackTCP())
 	slices.Sort(ports)

@@ -18,7 +18,7 @@ import (
 // it. The previous values are in memory only: the next boot starts with the kernel's defaults.
 
 // PreviousSysctls returns the values of kernel parameters from before an operation first set them,
-// for Config.Former.
+// for Config.PreviousSysctls.
 func (k *Kernel) PreviousSysctls() map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -52,9 +52,10 @@ func (k *Kernel) recordValue(name string) {
 	k.previous[name] = normalizeBlanks(string(text))
 }
 
-// DifferentSysctls returns a line for each named parameter that does not have the value that it has
-// with the configuration c. A parameter is also found by its other names (pkg/kernel/sysctl).
-// Parameters that the kernel lacks are omitted.
+// DifferentSysctls returns a line for each named parameter whose value differs from the value that
+// the configuration c gives it. A parameter is also found by its other names (pkg/kernel/sysctl).
+// For a parameter of a pair, DifferentSysctls also checks the other parameter of the pair. It omits
+// parameters that the kernel lacks.
 func (k *Kernel) DifferentSysctls(c Config, f Facts, names []string) (lines []string, err error) {
 	named := func(want string) func(string) bool {
 		return func(name string) bool {

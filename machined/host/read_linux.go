@@ -52,8 +52,8 @@ func (k *Kernel) Modules() (*kmod.Index, error) {
 }
 
 // AddModules adds the modules in these directories to the index; each directory has an index of its
-// own. Then it loads the drivers of devices that have no driver. A module of the image has
-// precedence.
+// own. Then it loads the drivers of devices that have no driver. If the image has a module with the
+// same name, the module of the image is used.
 func (k *Kernel) AddModules(dirs []string) error {
 	index, err := k.Modules()
 	if err != nil {

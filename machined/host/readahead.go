@@ -8,8 +8,9 @@ import (
 	"os"
 )
 
-// ReadAhead reads files to their end, in sequence, and discards the content; the kernel caches the
-// pages, which stay reclaimable. failed receives an error of a file, and the next file follows.
+// ReadAhead reads files to their end, one after the other, and discards the content, so the content
+// is then in the page cache of the kernel. The kernel can reclaim these pages. If a file cannot be
+// read, ReadAhead calls failed with the error, and continues with the next file.
 func ReadAhead(ctx context.Context, files []string, failed func(error)) {
 	for _, file := range files {
 		if err := readThrough(ctx, file); err != nil {

@@ -51,7 +51,7 @@ func TestConntrack(t *testing.T) {
 		"maximum by its other name":               {cluster("net.nf_conntrack_max", "2000000"), 2, 8 << 30, "- 500224 86400 3600 2000000"},
 		"maximum and buckets of the operator":     {cluster(conntrackMax, "2000000", conntrackBuckets, "1048576"), 2, 8 << 30, "2000000 1048576 86400 3600 -"},
 		"maximum 0, no limit":                     {cluster(conntrackMax, "0"), 2, 8 << 30, "0 - 86400 3600 -"},
-		"maximum for more than the memory":        {cluster(conntrackMax, "2147483647"), 2, 2 << 30, "2147483647 2097152 86400 3600 -"},
+		"maximum too high for the memory":         {cluster(conntrackMax, "2147483647"), 2, 2 << 30, "2147483647 2097152 86400 3600 -"},
 		"buckets, rounded up to a whole page":     {cluster(conntrackBuckets, "70000"), 2, 2 << 30, "131072 70144 86400 3600 -"},
 		"buckets in hexadecimal":                  {cluster(conntrackBuckets, " 0x12000"), 2, 2 << 30, "131072 73728 86400 3600 -"},
 		"buckets, not a number":                   {cluster(conntrackBuckets, "many"), 2, 2 << 30, "131072 many 86400 3600 -"},
@@ -169,7 +169,8 @@ func TestAlternatives(t *testing.T) {
 }
 
 // TestDifferentSysctls checks that DifferentSysctls returns the parameters that do not have their
-// former values after a trial. It also returns the other parameter of a pair for the same setting.
+// former values after a trial. For a named parameter of a pair, it also checks the other parameter
+// of the pair.
 func TestDifferentSysctls(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/sys/vm/swappiness": "60\n", "proc/sys/vm/dirty_bytes": "0\n", "proc/sys/vm/dirty_ratio": "20\n", "proc/sys/vm/page-cluster": "3\n",

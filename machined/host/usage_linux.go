@@ -21,7 +21,7 @@ type FilesystemState struct {
 	Target string `json:"target"`
 	Source string `json:"source"`
 	Type   string `json:"type"`
-	Size   int64  `json:"size"` // bytes, as the following
+	Size   int64  `json:"size"` // bytes, like Used and Available
 	Used   int64  `json:"used"`
 	// available to unprivileged processes; less than the free space
 	Available int64 `json:"available"`

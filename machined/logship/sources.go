@@ -287,7 +287,8 @@ type countedRing struct {
 
 func (c countedRing) newest() uint64 { return c.before + c.ring.Newest() }
 
-// tail calls each for the lines after a number until the context ends or each fails.
+// tail calls `each` for each line after the sequence number `after`, until the context ends or
+// `each` returns an error.
 func (c countedRing) tail(ctx context.Context, after uint64, each func(supervise.LogLine) error) {
 	for seq := after - min(after, c.before); ; {
 		lines, _, err := c.ring.After(ctx, seq)

@@ -31,8 +31,9 @@ func TestPair(t *testing.T) {
 			log = append(log, "locked")
 			return func() { log = append(log, "unlocked") }, busy
 		},
-		Config:        func() (*config.Config, string) { return nil, "" },
-		Unreadable:    func(*config.Config) bool { return true }, // so a valid claim stores nothing
+		Config: func() (*config.Config, string) { return nil, "" },
+		// The machine counts as claimed, so even a valid claim is rejected.
+		Unreadable:    func(*config.Config) bool { return true },
 		Record:        func(audit.Call) { log = append(log, "recorded") },
 		RecordRefused: func(c audit.Call) { log = append(log, "refused: "+c.Reason) },
 		Event:         func(_, message string) { log = append(log, strings.TrimPrefix(message, "refused to 10.0.0.1:1: ")) },

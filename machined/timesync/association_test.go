@@ -49,7 +49,7 @@ func TestAssociation(t *testing.T) {
 				t.Errorf("the client retains the keys: %t", kept)
 			}
 			if !c.keeps && (!errors.Is(a.wait(start), last) || a.wait(start.Add(exchanges.Min)) != nil) {
-				t.Errorf("the next key exchange waits because of %v, and after the minimum delay because of %v; want %v, then nothing", a.wait(start), a.wait(start.Add(exchanges.Min)), last)
+				t.Errorf("wait returns %v, want %v; after the minimum delay it returns %v, want nil", a.wait(start), last, a.wait(start.Add(exchanges.Min)))
 			}
 		})
 	}

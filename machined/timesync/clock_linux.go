@@ -48,7 +48,7 @@ func synchronised(offset time.Duration) error {
 		Offset: int64(offset), // nanoseconds, because of ADJ_NANO
 		Status: unix.STA_PLL,
 		// The time constant of the PLL is 4 s times 2^Constant. It has to be short, because rounds
-		// are 64 s apart.
+		// can be only 64 s apart (minPoll).
 		Constant: 2,
 	}
 	if _, err := unix.Adjtimex(&t); err != nil {

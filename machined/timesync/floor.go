@@ -16,8 +16,9 @@ import (
 
 // The limits for the growth of a Floor.
 const (
-	// floorDrift is the part of the elapsed time that the floor does not count, in parts per
-	// million. The crystal of the monotonic clock may run fast.
+	// floorDrift is the part of the elapsed time that is not added to the floor, in parts per
+	// million. The monotonic clock can show more time than has passed, because its crystal can run
+	// fast.
 	floorDrift = 1000
 	// quorumHold is the time for which all rounds must have had a quorum before the floor follows
 	// the clock.
@@ -35,7 +36,7 @@ const (
 // quorum sends false times for quorumHold. It is safe for concurrent use.
 type Floor struct {
 	mu   sync.Mutex
-	base time.Time // the floor at the time at
+	base time.Time // the floor at the time `at`
 	at   time.Time // has a monotonic reading
 	// quorum is the time of the first round in the current series of rounds with a quorum. It is
 	// zero if the last round had no quorum.

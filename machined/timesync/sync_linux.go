@@ -231,7 +231,7 @@ func (d run) round(ctx context.Context, results []result) (Decision, error) {
 	return dec, nil
 }
 
-// dialer connects to the address to. It ignores its first argument.
+// dialer connects to the address in its second argument. It ignores its first argument.
 type dialer func(_, to string) (net.Conn, error)
 
 // query queries a server for the time. Without NTS, any host on the path can forge the answer (RFC

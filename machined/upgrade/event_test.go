@@ -29,8 +29,8 @@ type testMachine struct {
 	restore error    // result of Configuration.Restore
 }
 
-// fakeFirmware rejects boot images that contain the text refuses. If refuses is empty, it accepts
-// all images.
+// fakeFirmware rejects boot images that contain the text in its field `refuses`. If the field is
+// empty, it accepts all images.
 type fakeFirmware struct{ refuses string }
 
 var errFirmware = errors.New("the firmware would not start it")

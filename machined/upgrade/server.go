@@ -234,7 +234,7 @@ func (s *Server) Download(ctx context.Context, r *api.DownloadBundleRequest, by 
 	})
 }
 
-// send passes the pieces of the bundle after an offset to the function to.
+// send passes the pieces of the bundle after an offset to the function `to`.
 func (g *servedBundle) send(ctx context.Context, offset int64, to func([]byte) error) error {
 	pieces := bufio.NewWriterSize(&skipWriter{skip: offset, to: to}, transfer.ChunkSize)
 	if err := g.with(ctx, func(c bundle.Copy) error { return c.Write(pieces) }); err != nil {

@@ -122,7 +122,7 @@ func (l localMember) lastCommit() (term, index uint64, err error) {
 	return term, index, err
 }
 
-// readLog calls do with each record of the newest log file, until do returns false. etcd may be
+// readLog calls `do` with each record of the newest log file, until `do` returns false. etcd may be
 // writing to the file: an incomplete record counts as the end of the file.
 func (l localMember) readLog(do func(r *walpb.Record) (more bool, err error)) error {
 	files, err := filepath.Glob(filepath.Join(l.dirs.EtcdData, logDir, "*.wal"))
@@ -172,10 +172,10 @@ func (l localMember) storedMembers() (all []*api.EtcdMember, err error) {
 	return all, err
 }
 
-// build makes a data directory beside the data from the file from. It raises the revisions by bump
-// and marks the earlier revisions as compacted, so that no client takes an older object for a newer
-// one. If database is true, the file is a bare database, which has no digest to check, unlike a
-// snapshot.
+// build makes a data directory beside the data, from the file named in `from`. It raises the
+// revisions by bump and marks the earlier revisions as compacted, so that no client takes an older
+// object for a newer one. If database is true, the file is a bare database, which has no digest to
+// check, unlike a snapshot.
 func (l localMember) build(from, dir string, bump uint64, database bool) error {
 	url := peerURL(l.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{

@@ -71,7 +71,7 @@ func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about *api.Etcd
 }
 
 // checkSpace returns an error if DATA, which contains dir, has fewer free bytes than the sum of the
-// parameters bytes and spare. The error begins with the text what.
+// parameters bytes and spare. The error begins with the text in `what`.
 func checkSpace(dir string, bytes, spare int64, what string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -87,9 +87,9 @@ func (l answerListener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// forward returns a channel, and forwards the values that arrive on it to the channel to. It closes
-// forwarded when it has forwarded the first value that arrived after answered was closed. The
-// function is generic because upstream does not export the type of the values.
+// forward returns a channel, and forwards the values that arrive on it to the channel `to`. It
+// closes forwarded when it has forwarded the first value that arrived after answered was closed.
+// The function is generic because upstream does not export the type of the values.
 func forward[T any](ctx context.Context, to chan<- T, answered <-chan struct{}, forwarded chan<- struct{}) chan<- T {
 	in := make(chan T)
 	go func() {

@@ -59,8 +59,9 @@ func count(all []*machine, controlPlane bool) group {
 	return g
 }
 
-// condition returns a condition of this type (kind): True with this reason if counted is the number
-// of all machines of the group. Otherwise it is False with reason otherwise and message why.
+// condition returns a condition of the type `kind`. It is True with the reason `reason` if counted
+// is the number of all machines of the group. If counted is lower, it is False with the reason
+// `otherwise` and the message `why`.
 func (g group) condition(kind string, counted int32, reason, otherwise, why string) metav1.Condition {
 	switch {
 	case g.total == 0:

@@ -126,16 +126,16 @@ func reporting(all []*machine) map[string][]string {
 	return names
 }
 
-// reused returns the reason if another Node has the same hardware now, otherwise "". In this case
-// an operator has reinstalled the hardware under another name, and the power switch of this machine
-// would switch off the other Node.
+// reused describes another Node that has the same hardware now; "" if there is none. If there is
+// such a Node, an operator has reinstalled the hardware under another name, and the power switch of
+// this machine would switch off the other Node.
 func (m *machine) reused(hardware map[string][]string) string {
 	if m.node == nil {
 		return ""
 	}
 	for _, name := range hardware[strings.ToLower(m.node.Status.NodeInfo.SystemUUID)] {
 		if name != m.name {
-			return fmt.Sprintf("Node %s reports from the same hardware: delete the Machine and the Node that do not exist any more", name)
+			return fmt.Sprintf("Node %s reports from the same hardware: delete the Machine and the Node of the former name", name)
 		}
 	}
 	return ""
@@ -148,7 +148,8 @@ func (s Snapshot) available(m *machine) bool {
 	return m.ready.status == metav1.ConditionTrue && !changes && power.Renewed(s.Leases[m.name], s.Now)
 }
 
-// fenceFacts are the facts about a machine. Without facts from its power switch, nothing begins.
+// fenceFacts returns the facts about a machine for package fence. Without facts from its power
+// switch, no fence and no power cycle begins.
 func (s Snapshot) fenceFacts(m *machine) fence.Machine {
 	facts, read := s.Power[m.name]
 	in := fence.Machine{
@@ -180,8 +181,8 @@ func (s Snapshot) fenceFacts(m *machine) fence.Machine {
 	return in
 }
 
-// nodeOf returns the facts about the Node of a machine. The age of its Lease is that at the time at
-// which the Leases were read.
+// nodeOf returns the facts about the Node of a machine. The age of its Lease is the age at the time
+// at which the Leases were read.
 func (s Snapshot) nodeOf(m *machine) fence.Node {
 	lease := s.Leases[m.name]
 	if _, read := s.Power[m.name]; read && lease == nil {
@@ -252,7 +253,8 @@ func (c *controller) readLeases(ctx context.Context, s *Snapshot) (err error) {
 func (c *controller) freshPower(ctx context.Context, s *Snapshot) error {
 	for _, own := range s.Own {
 		if !s.operates(own) {
-			continue // a fence can only begin, and the next pass reads the Node again
+			// No fence of this machine runs. After a fence begins, the next pass reads the Node.
+			continue
 		}
 		node, err := c.acts.nodes.CoreV1().Nodes().Get(ctx, own.Name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {

@@ -25,8 +25,8 @@ import (
 )
 
 // inventoryLoop is the state of the second loop of the controllers: it maintains waiting machines,
-// power on demand, claims and overviews. A loop and clients of its own are necessary because a
-// fence must not wait for the reads and the writes of these, for example of the pods of all
+// power on demand, claims and overviews. It has its own clients. A fence, in the first loop, must
+// not wait for the reads and writes of the second loop, for example for the read of the pods of all
 // machines.
 type inventoryLoop struct {
 	moved      cell.Signal // a watched object has changed

@@ -45,8 +45,8 @@ type demand struct {
 	next     time.Time                   // no decision before
 }
 
-// passDemand scales the MachineDeployments for which an operator has chosen it. It reads no pods if
-// there is no such MachineDeployment.
+// passDemand scales the MachineDeployments for which an operator has chosen power on demand. It
+// reads no pods if there is no such MachineDeployment.
 func (c *controller) passDemand(ctx context.Context, s Snapshot) error {
 	if c.deployments == nil || s.Cluster == nil || s.Now.Before(c.demand.next) {
 		return nil
@@ -90,9 +90,9 @@ func isPaused(d *clusterv1.MachineDeployment, of *clusterv1.Cluster) bool {
 	return annotated || ptr.Deref(d.Spec.Paused, false) || ptr.Deref(of.Spec.Paused, false)
 }
 
-// demandChange is a change of a decision of power on demand: the number of machines of a
-// MachineDeployment, the mark of a Machine, or what is remembered at a MachineSet. The object is
-// that in the snapshot.
+// demandChange is a change that a decision of power on demand causes: the number of machines of a
+// MachineDeployment, the mark of a Machine, or the annotation RememberedAnnotation of a MachineSet.
+// The objects are those of the snapshot.
 type demandChange struct {
 	deployment *clusterv1.MachineDeployment
 	replicas   int32
@@ -145,7 +145,8 @@ func (c *clients) doDemand(ctx context.Context, change demandChange) error {
 	if err != nil {
 		return err
 	}
-	// The controllers have no right to change the rest of a MachineDeployment.
+	// The controllers have only the right to change the number of machines of a MachineDeployment,
+	// by its subresource scale.
 	return c.scale(ctx, change.deployment.Name, patch)
 }
 
@@ -155,7 +156,8 @@ type remembered struct {
 	// template the shape is unknown.
 	Template string          `json:"template,omitempty"`
 	Shape    *ondemand.Shape `json:"shape,omitempty"`
-	Pods     []string        `json:"pods,omitempty"` // the UIDs of pods that machines did not help
+	// Pods are the UIDs of pods for which additional machines did not help.
+	Pods []string `json:"pods,omitempty"`
 }
 
 // recall returns what a MachineSet remembers, without a shape if its template has changed.
@@ -169,7 +171,8 @@ func (c *controller) recall(d *clusterv1.MachineDeployment, set *clusterv1.Machi
 	return r
 }
 
-// remember returns the change that stores what a verdict wants to be remembered, if it differs.
+// remember returns the change that stores the remembered values of a verdict, if they differ from
+// the stored values.
 func (c *controller) remember(d *clusterv1.MachineDeployment, v ondemand.Verdict) []demandChange {
 	set := c.setOf(d)
 	if set == nil || v.State == ondemand.Invalid {
@@ -395,9 +398,9 @@ func hostShape(i *machineapi.HostInventory) *ondemand.Shape {
 	return &ondemand.Shape{Labels: map[string]string{}, Resources: ondemand.Resources{CPU: int64(i.CPUs)*1000 - 500, Memory: memory << 20, Pods: maxPods}}
 }
 
-// nodePods are the pods of a Node that have not ended. empty means that it has only pods that each
-// machine runs (DaemonSets, static pods). system are the requests of these, and all are the
-// requests of all pods.
+// nodePods describes the pods of a Node that have not ended. empty means that the Node has only
+// pods that each machine runs (DaemonSets, static pods). system has the requests of such pods, and
+// all has the requests of all pods.
 type nodePods struct {
 	empty       bool
 	system, all ondemand.Resources

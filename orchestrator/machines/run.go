@@ -296,8 +296,8 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 
 // pass performs the changes that Plan computes. It returns the summary of Plan. If a change
 // contains a permit or an order, pass reads the machines from the API server and calls Plan again,
-// because the caches can be stale. Fences are decisions of Plan, so pass waits for nothing else
-// (passInventory).
+// because the caches can be stale. Plan also decides about fences, which must not be late. So pass
+// does not wait for the second loop (passInventory).
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(c.ended)); err != nil {
 		return "", nil // ctx is done
@@ -381,7 +381,8 @@ func (c *controller) cached() Snapshot {
 }
 
 // fresh returns the snapshot with the objects on which a permit or a fence depends, read from the
-// API server. Its time is that after the last read: the age of a reading of the power matters.
+// API server. The time of the snapshot is after the last read, because Plan computes the age of a
+// reading of the power from this time.
 func (c *controller) fresh(ctx context.Context, s Snapshot) (Snapshot, error) {
 	var err error
 	if s.Own, err = list(ctx, c.acts.own); err != nil {

@@ -198,7 +198,7 @@ func (p *port) probe(a netip.Addr) error {
 }
 
 // solicit sends a unicast request to the machine that has sent a claim. The source of the request
-// is the address from.
+// is the address in `from`.
 func (p *port) solicit(from netip.Addr, whom SeenAddress) error {
 	if p.six {
 		return p.send(solicitNDP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)

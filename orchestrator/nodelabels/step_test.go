@@ -33,7 +33,7 @@ func tainted(words string) (out []nodespec.Taint) {
 	return out
 }
 
-// onNode parses taints as tainted does, into the type of a Node.
+// onNode is like the function tainted, but returns the taints in the type of Kubernetes.
 func onNode(words string) (out []corev1.Taint) {
 	for _, t := range tainted(words) {
 		out = append(out, taint(t))
@@ -171,7 +171,7 @@ func TestForeignLabelsStay(t *testing.T) {
 			tt := nodespec.Taint{Key: keys[r.IntN(4)], Value: value, Effect: effects[r.IntN(2)]}
 			same := func(o corev1.Taint) bool { return o.Key == tt.Key && string(o.Effect) == tt.Effect }
 			switch r.IntN(5) {
-			case 0: // the configuration changes; labels of other clients have other keys
+			case 0: // the configuration changes
 				want = nodespec.NodeLabels{Labels: map[string]string{}}
 				for range r.IntN(4) {
 					want.Labels[keys[r.IntN(4)]] = fmt.Sprint(r.IntN(2))
@@ -179,7 +179,9 @@ func TestForeignLabelsStay(t *testing.T) {
 				for _, key := range keys[:r.IntN(4)] {
 					want.Taints = append(want.Taints, nodespec.Taint{Key: key, Value: value, Effect: effects[r.IntN(2)]})
 				}
-			case 1: // another client sets a foreign taint and a label
+			case 1:
+				// Another client sets a foreign taint and a label. The keys of its labels begin
+				// with x, and the configuration never has such a label.
 				if !ours(tt) && !slices.ContainsFunc(n.Taints, same) {
 					n.Taints = append(slices.Clone(n.Taints), taint(tt))
 					others[tt.Key+":"+tt.Effect] = value

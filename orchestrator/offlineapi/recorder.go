@@ -114,7 +114,7 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 	return k.prune(left)
 }
 
-// prune removes each of the node's own pods from the record if its UID is not in the map left. If
+// prune removes each of the node's own pods from the record if its UID is not in the map `left`. If
 // none of these pods remains, prune removes the whole record. It also removes a record that it
 // cannot read, and returns the error.
 func (k *recorder) prune(left map[string]bool) error {

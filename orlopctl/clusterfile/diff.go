@@ -62,7 +62,7 @@ func roleOrNone(m *Machine) string {
 	return m.Role
 }
 
-// compareNamed calls each for each name in two lists, with the items of that name. An item is nil
+// compareNamed calls `each` for each name in two lists, with the items of that name. An item is nil
 // if its list lacks the name.
 func compareNamed[T any](a, b []T, name func(T) string, each func(name string, p, q *T)) {
 	index := func(list []T) map[string]*T {

@@ -30,7 +30,8 @@ func Interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 }
 
-// Do connects, calls do with the connection, and disconnects. dialing bounds only the connection.
+// Do connects, calls `do` with the connection, and disconnects. The context `dialing` bounds only
+// the attempt to connect.
 func Do(dialing context.Context, e client.Endpoint, do func(*client.Client) error) error {
 	c, err := client.Dial(dialing, e)
 	if err != nil {
@@ -40,16 +41,16 @@ func Do(dialing context.Context, e client.Endpoint, do func(*client.Client) erro
 	return do(c)
 }
 
-// Attempt makes a single attempt to connect, bounded by DialTimeout, and calls do with the
-// connection. The context dialing of do also ends after DialTimeout.
+// Attempt makes a single attempt to connect, bounded by DialTimeout, and calls `do` with the
+// connection. The context that `do` receives also ends after DialTimeout.
 func Attempt(ctx context.Context, endpoint client.Endpoint, do func(dialing context.Context, c *client.Client) error) error {
 	dialing, cancel := context.WithTimeout(ctx, DialTimeout)
 	defer cancel()
 	return Do(dialing, endpoint, func(c *client.Client) error { return do(dialing, c) })
 }
 
-// Each calls do for each message of a stream, until the stream ends. It returns the first error of
-// the stream or of do.
+// Each calls `do` for each message of a stream, until the stream ends. It returns the first error
+// of the stream or of `do`.
 func Each[T any](recv func() (T, error), do func(T) error) error {
 	for {
 		value, err := recv()

@@ -60,7 +60,7 @@ func related(names []string, all []holding, known, next *x509.Certificate) error
 	case with < 0:
 		return &exit.Error{Code: exit.Usage, Err: errors.New("no machine has such a CA in its configuration (Cluster.spec.pki); nothing was changed"), Hint: "`orlopctl gen secrets --client-ca` makes a missing client CA"}
 	case !fits:
-		return &exit.Error{Code: exit.Usage, Err: errors.New("the CA in the file of secrets is unknown to the machines: it is another cluster's, or was replaced without the file; nothing was changed"), Hint: "name the cluster's own file with --secrets"}
+		return &exit.Error{Code: exit.Usage, Err: errors.New("the CA in the file of secrets is unknown to the machines: the file belongs to another cluster, or was not updated when the CA was replaced; nothing was changed"), Hint: "name the cluster's own file with --secrets"}
 	}
 	return nil
 }
@@ -100,8 +100,9 @@ func readHolding(documents []byte, name string) (h holding, err error) {
 	}
 }
 
-// patch returns the patch that changes a machine from was to h. key is the key of h.own. The patch
-// contains the key only if h.own is new for the machine and the machine has the key of its CA.
+// patch returns the patch that changes the CAs of a machine from `was` to h. key is the key of
+// h.own. The patch contains the key only if h.own is new for the machine and the machine has the
+// key of its present CA.
 func (h holding) patch(name string, was holding, key string) ([]byte, error) {
 	authorities := map[string]any{}
 	if !h.own.Equal(was.own) {

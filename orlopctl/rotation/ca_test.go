@@ -20,8 +20,8 @@ func testCA(t *testing.T, name string) *pki.CA {
 	return ca
 }
 
-// TestStates checks the state and the next step of a rotation that follow from the CAs in the
-// configuration of a machine. The texts have the own CA before the plus sign, and the other
+// TestStates checks which state and which next step of a rotation the CAs in the configuration of a
+// machine give. `then` are the CAs after this step: the own CA before the plus sign, and the other
 // accepted CAs after it.
 func TestStates(t *testing.T) {
 	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
@@ -43,8 +43,9 @@ func TestStates(t *testing.T) {
 		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
 		{holding{own: next, accepted: list(old)}, issues, "next +"},
 		{holding{own: next}, newOnly, "next +"},
-		// Another rotation was abandoned after its first or second step. Only the last step removes
-		// the accepted CAs of that rotation.
+		// An earlier rotation to the CA other was abandoned after its first or second step. Only
+		// the last step of the present rotation removes the accepted CA that the earlier rotation
+		// left.
 		{holding{own: old, accepted: list(other)}, stateBefore, "old + other next"},
 		{holding{own: old, accepted: list(other, next)}, accepted, "next + old other"},
 		{holding{own: next, accepted: list(old, other)}, issues, "next +"},
@@ -87,8 +88,8 @@ func TestAllCertificatesTrusted(t *testing.T) {
 					t.Fatalf("after %d steps, machine %d does not trust a certificate of machine %d", taken, a, b)
 				}
 			}
-			// Certificates of the old CA exist until all machines are in the state issues. Only
-			// after that, a machine takes the last step.
+			// Certificates of the old CA exist until all machines are in the state `issues`. Only
+			// then does a machine take the last step.
 			if h.own != nil && at != issues && !h.trusts(old) {
 				t.Fatalf("after %d steps, machine %d does not trust the certificates of the old CA", taken, a)
 			}
@@ -103,7 +104,8 @@ func TestAllCertificatesTrusted(t *testing.T) {
 }
 
 // TestRelated checks that related accepts machines of one cluster, which trust the CAs of each
-// other. It rejects the CA of the file (known) if no machine trusts it and none has the new CA yet.
+// other. It rejects known, the CA in the file of secrets, if no machine trusts this CA and no
+// machine has the new CA as its own CA yet.
 func TestRelated(t *testing.T) {
 	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
 	names := []string{"a", "b"}
@@ -176,9 +178,9 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// TestPendingFile checks the reason for which the files of a machine do not correspond to its CAs
-// yet. A file must have the new CA. If the new CA is the own CA of the machine, no certificate may
-// be issued by the previous CA any more.
+// TestPendingFile checks the reason that pendingFile returns while the files of a machine do not
+// correspond to its CAs yet. One file must contain the new CA. If the machine issues with the new
+// CA, no file may still contain a certificate that the previous CA issued.
 func TestPendingFile(t *testing.T) {
 	old, next := testCA(t, "old"), testCA(t, "next")
 	files := func(leaf *pki.CA) []shownCertificate {

@@ -73,7 +73,7 @@ func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string)
 	for i, s := range all {
 		roles[i] = s.role
 		if s.own != "" && s.own != own && s.own != next && !slices.Contains(s.accepted, own) {
-			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine %s: does not have the encryption key in the file of secrets: the file is another cluster's, or the key was replaced without the file", names[i]), Hint: "name the cluster's own file with --secrets"}
+			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine %s: does not have the encryption key in the file of secrets: the file belongs to another cluster, or was not updated when the key was replaced", names[i]), Hint: "name the cluster's own file with --secrets"}
 		}
 	}
 	machines, err := checkRoles(names, roles)

@@ -44,7 +44,7 @@ type rotation interface {
 	// state returns the state of machine i of the fleet. It returns false if the machine takes no
 	// part in the rotation.
 	state(i int) (state, bool)
-	// waitEffective waits until the state reached is effective on all machines. It then prepares
+	// waitEffective waits until the state `reached` is effective on all machines. It then prepares
 	// the next step: for example, it adds a new CA to the contexts.
 	waitEffective(ctx context.Context, reached state) error
 	// request returns the request for the next step of machine i. apply sends this request and
@@ -107,7 +107,9 @@ func (r *rollout) run(rot rotation) (err error) {
 			return rot.finish()
 		}
 		r.ios.Printf("step %d of 3: %s %s\n", at+1, rot.stepName(at+1), rot.newValue())
-		recorded := false // with `orlopctl approval request`, the step is recorded for all machines
+		// `orlopctl approval request` records a call in place of sending it (ErrRecorded). The loop
+		// then continues, so the calls to all machines are recorded.
+		recorded := false
 		for _, i := range steps[0].machines {
 			err := rot.apply(ctx, i)
 			if recorded = recorded || errors.Is(err, connect.ErrRecorded); err != nil && !errors.Is(err, connect.ErrRecorded) {

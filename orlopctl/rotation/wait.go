@@ -80,8 +80,8 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 // errDone ends look in await after the state is reached.
 var errDone = errors.New("the wait is over")
 
-// awaitTopic waits until waits returns "" for the value of a topic of machine i. For any other
-// value of the topic, waits returns the reason why the state is not reached yet.
+// awaitTopic waits until the function waits returns "" for the value of a topic of machine i. For
+// any other value of the topic, the function returns the reason why the state is not reached yet.
 func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})

@@ -5,6 +5,6 @@
 // with an own key. The rule of the machine lists these keys, so a client certificate that an admin
 // issues for another name is of no use.
 //
-// The package decides alone: it reads no file, opens no connection and knows no method. The machine
+// The package only computes: it reads no file, opens no connection and knows no method. The machine
 // stores the used approvals (Uses) and supplies the time.
 package approval

@@ -222,8 +222,8 @@ func (m Measured) compareVariables(r Release, state string) (out []Difference) {
 	return out
 }
 
-// beforeSeparator returns the events before the separator, which only the firmware can add. After
-// the separator, a program can add events with any digest.
+// beforeSeparator returns the events before the separator. Only the firmware can add such events.
+// After the separator, a program can add events with any digest.
 func beforeSeparator(events []Event) []Event {
 	end := slices.IndexFunc(events, func(e Event) bool {
 		return e.Digest == sha256.Sum256(make([]byte, 4)) || e.Digest == sha256.Sum256(bytes.Repeat([]byte{0xff}, 4))

@@ -91,7 +91,8 @@ type Log struct {
 	file    string     // the newest file; empty before the first line
 	written int64      // bytes in file
 
-	// guards the fields below, which only an Append changes: readers do not wait for the disk
+	// guards the fields below, which Append changes only after the write, so readers do not wait
+	// for the disk
 	mu      sync.Mutex
 	number  uint64 // number of the last line
 	digest  string // digest of the last line
@@ -249,8 +250,8 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// Read calls do for each line with a higher number than after. It passes the number of the line, or
-// 0 if the line cannot be parsed, and the line as stored, without the newline.
+// Read calls the function do for each line with a number above `after`. It passes the number of the
+// line, or 0 if the line cannot be parsed, and the line as stored, without the newline.
 func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) error {
 	names, err := l.fileNames()
 	if err != nil {
@@ -288,7 +289,7 @@ func firstNumber(name string) uint64 {
 	return n
 }
 
-// readLines calls do for each complete line of a file.
+// readLines calls the function do for each complete line of a file.
 func readLines(name string, do func([]byte) error) error {
 	f, err := os.Open(name)
 	if err != nil {

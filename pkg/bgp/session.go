@@ -201,12 +201,12 @@ func (s session) hop(p netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// The function without returns the routes of the list all that are not in the list some.
+// The function without returns the routes in the list `all` that are not in the list `some`.
 func without(all, some []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return slices.Contains(some, p) })
 }
 
-// family returns the IPv6 routes of all if ipv6 is true, and otherwise the IPv4 routes.
+// family returns the IPv6 routes in the list `all` if ipv6 is true, and otherwise the IPv4 routes.
 func family(all []netip.Prefix, ipv6 bool) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Addr().Is6() != ipv6 })
 }

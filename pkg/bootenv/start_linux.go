@@ -11,8 +11,8 @@ import (
 // since the start of the kernel (CLOCK_BOOTTIME).
 const StartEnv = "ORLOP_USERSPACE_START"
 
-// Start returns the time at which init started. value is that of StartEnv; if it is not a number,
-// Start returns the present time.
+// Start returns the time at which init started. value is the value of the variable StartEnv. If it
+// is not a number, Start returns the present time.
 func Start(value string) time.Time {
 	began, err := strconv.ParseInt(value, 10, 64)
 	var now unix.Timespec

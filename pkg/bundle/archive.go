@@ -43,9 +43,9 @@ func (a Artifact) Manifest() ([]byte, error) {
 	})
 }
 
-// Write writes the artifact as an OCI archive (image-spec, image-layout.md) with files of the time
-// at. In the archive, the statement is before the parts. The index contains the artifact type and
-// the annotations of root. Write returns the digest of the manifest, "sha256:…".
+// Write writes the artifact as an OCI archive (image-spec, image-layout.md). All files in it have
+// the time `at`. In the archive, the statement is before the parts. The index contains the artifact
+// type and the annotations of `root`. Write returns the digest of the manifest, "sha256:…".
 func (a Artifact) Write(to io.Writer, at time.Time, root ocispec.Descriptor) (string, error) {
 	manifest, err := a.Manifest()
 	if err != nil {

@@ -48,9 +48,9 @@ func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	return s, write(to, s.Version, header.ModTime, envelope, parts)
 }
 
-// AddSignature returns an envelope with one more signature. It fails unless the payload of the
-// envelope has the type, and if the key has signed the envelope already. It does not verify the
-// existing signatures.
+// AddSignature returns an envelope with one more signature. It fails if the payload of the envelope
+// has another type, or if the key has signed the envelope already. It does not verify the existing
+// signatures.
 func AddSignature(text []byte, payloadType string, key Key) ([]byte, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {

@@ -120,7 +120,7 @@ func SealProvenance(s Provenance, keys ...Key) ([]byte, error) {
 }
 
 // VerifyProvenance returns the provenance in an envelope. It fails unless enough trusted keys have
-// signed the envelope and the provenance describes the bundle with the statement want: it has the
+// signed the envelope and the provenance describes the bundle with the statement `want`: it has the
 // same version, epoch and profile, and contains the digest of each part.
 func VerifyProvenance(envelope []byte, trust Trust, want Statement) (Provenance, error) {
 	s, err := verifyProvenance(envelope, trust)
@@ -167,7 +167,8 @@ func (s Provenance) check() error {
 	return nil
 }
 
-// checkVersion returns an error unless the provenance describes the bundle with the statement want.
+// checkVersion returns an error if the provenance does not describe the bundle with the statement
+// `want`.
 func (s Provenance) checkVersion(want Statement) error {
 	p := s.Predicate.BuildDefinition.ExternalParameters
 	if p.Version != want.Version || p.Profile != want.Profile || p.Epoch != want.Epoch {

@@ -26,8 +26,8 @@ func (g *Group) Mark() {
 	}
 }
 
-// Wait waits until a cell has a value that Mark has not seen, or until the channel later delivers a
-// time; a nil channel never does. The only error is that of the context.
+// Wait waits until a cell has a value that Mark has not seen, or until the channel `later` delivers
+// a time. If `later` is nil, it waits only for the cells. The only error is that of the context.
 func (g *Group) Wait(ctx context.Context, later <-chan time.Time) error {
 	receive := func(channel any) reflect.SelectCase {
 		return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(channel)}

@@ -10,8 +10,8 @@ import (
 )
 
 // exchange connects to an address by TLS, for a protocol other than that of the management API, and
-// passes the connection to do. The end of ctx closes the connection. disabled is the error for a
-// machine that does not offer the protocol.
+// passes the connection to the function do. The end of ctx closes the connection. disabled is the
+// error for a machine that does not offer the protocol.
 func exchange(ctx context.Context, address string, config *tls.Config, disabled error, do func(*tls.Conn) error) error {
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {

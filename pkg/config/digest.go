@@ -34,8 +34,8 @@ func ClusterDigests(c *Config, key []byte) map[string][]byte {
 	return out
 }
 
-// digestFields calls the function each for each field below path, except for plain blocks of other
-// fields.
+// digestFields calls the function each for each field below path. In place of a plain block, it
+// calls the function for the fields of the block.
 func digestFields(path string, v reflect.Value, each func(path string, v reflect.Value)) {
 	if v.Kind() != reflect.Struct {
 		each(path, v)

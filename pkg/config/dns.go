@@ -108,8 +108,9 @@ func (v dnsValidator) clusterDNS(path string, dns *ClusterDNS) {
 	}
 }
 
-// stubDomain checks that the DNS domain contains no names of the cluster, because CoreDNS sends a
-// query to the resolvers of the longest matching domain.
+// stubDomain checks that the DNS domain and the cluster have no names in common. CoreDNS sends a
+// query to the resolvers of the longest matching domain, so a domain inside the cluster's domain
+// would take queries from the cluster.
 func (v dnsValidator) stubDomain(path, domain string) {
 	n := v.networks
 	if domain == "" {

@@ -192,7 +192,7 @@ func (v machineValidator) podLogging(path string, p *PodLogging) {
 	for i, name := range p.Namespaces {
 		if slices.Contains(p.Exclude, name) {
 			v.on(fmt.Sprintf("%s.namespaces[%d]", path, i), wrong{
-				reason: fmt.Sprintf("%s is in exclude, too", quote(name)), expected: "a namespace that exclude does not contain", hint: "without the field, exclude contains kube-system",
+				reason: fmt.Sprintf("%s is in exclude, too", quote(name)), expected: "a namespace that exclude does not contain", hint: "set exclude, too: by default, it contains kube-system",
 			})
 		}
 	}

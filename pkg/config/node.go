@@ -134,8 +134,7 @@ func OwnTaint(key string) string {
 	return ""
 }
 
-// The function within reports whether a domain equals the domain in the parameter of, or is below
-// that domain.
+// The function within reports whether the domain `domain` equals the domain `of`, or is below it.
 func within(domain, of string) bool {
 	return domain == of || strings.HasSuffix(domain, "."+of)
 }

@@ -30,7 +30,7 @@ func ParseCertificate(text string) (Certificate, error) {
 		return Certificate{}, err
 	}
 	if len(all) > 1 {
-		return Certificate{}, &wrong{reason: fmt.Sprintf("there are %d certificates", len(all)), expected: wantCertificate, hint: "a list has one certificate per item"}
+		return Certificate{}, &wrong{reason: fmt.Sprintf("there are %d certificates", len(all)), expected: wantCertificate, hint: "in a list, give each certificate as an item of its own"}
 	}
 	return all[0], nil
 }
@@ -168,7 +168,7 @@ func publicKey(text, want string) (canonical string, key crypto.PublicKey, err e
 	}
 	switch {
 	case len(blocks) != 1:
-		return "", nil, &wrong{reason: fmt.Sprintf("there are %d PEM blocks", len(blocks)), expected: want, hint: "a list has one key per item"}
+		return "", nil, &wrong{reason: fmt.Sprintf("there are %d PEM blocks", len(blocks)), expected: want, hint: "in a list, give each key as an item of its own"}
 	case blocks[0].Type != "PUBLIC KEY":
 		return "", nil, &wrong{reason: fmt.Sprintf("the PEM block is a %s", quote(blocks[0].Type)), expected: want}
 	}

@@ -89,7 +89,7 @@ func (v clusterValidator) sealedObject(at string, o manifestObject) {
 	case admission && reason != "":
 		v.on(at, wrong{reason: fmt.Sprintf("%s %s cannot be sealed: it %s", o.kind, shorten(o.name), reason), expected: kinds})
 	case !admission || o.kind != "ValidatingAdmissionPolicy" && o.kind != "ValidatingAdmissionPolicyBinding":
-		v.on(at, wrong{reason: fmt.Sprintf("%s %s is not a policy", o.kind, shorten(o.name)), expected: kinds, hint: "a document of kind Addon has other objects"})
+		v.on(at, wrong{reason: fmt.Sprintf("%s %s is not a policy", o.kind, shorten(o.name)), expected: kinds, hint: "put other objects into a document of kind Addon"})
 	case o.namespace != "":
 		v.on(at, wrong{reason: fmt.Sprintf("%s %s has a namespace", o.kind, shorten(o.name)), hint: "omit metadata.namespace"})
 	case strings.HasSuffix(o.name, systemSuffix):

@@ -67,8 +67,8 @@ func (r RoutingRule) normal() normalRule {
 }
 
 // conflicts reports whether two rules have the same priority and different tables, and can match
-// the same packet. The kernel would apply the rule that was created first, which is not defined
-// here.
+// the same packet. The kernel would apply the rule that was created first, but the order in which
+// the rules are created is not defined.
 func (r RoutingRule) conflicts(o RoutingRule) bool {
 	a, b := r.normal(), o.normal()
 	overlap := func(p, q netip.Prefix) bool { return !p.IsValid() || !q.IsValid() || p.Overlaps(q) }

@@ -51,14 +51,14 @@ const (
 	minShown = 128
 )
 
-// Copy copies the directory from to the empty directory to. It stops when ctx is done. After an
-// error, to contains an incomplete copy. The error names the file, relative to from. Copy fails if
-// too many files are pending (maxPending).
+// Copy copies the directory `from` to the empty directory `to`. It stops when ctx is done. After an
+// error, `to` contains an incomplete copy. The error names the file, relative to `from`. Copy fails
+// if too many files are pending (maxPending).
 func Copy(ctx context.Context, from, to string) error {
 	return newCopier(ctx).tree(from, to)
 }
 
-// tree copies the directory from to the directory to.
+// tree copies the directory `from` to the directory `to`.
 func (c *copier) tree(from, to string) error {
 	source, err := openDir(unix.AT_FDCWD, from)
 	if err != nil {

@@ -94,8 +94,8 @@ func examine(q Request, disk *os.File, partitions []*os.File) (Result, error) {
 	return a.readContents(places)
 }
 
-// readTable reads the partition table, and identifies other content of the whole disk, which it can
-// have besides a table or without a table.
+// readTable reads the partition table. It also identifies other content of the whole disk: a disk
+// can have such content in addition to a table, or without a table.
 func (a *Result) readTable(disk volume) error {
 	device, err := disk.table()
 	if err != nil {

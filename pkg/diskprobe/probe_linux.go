@@ -12,7 +12,8 @@ import (
 )
 
 // Start runs the examining process until it exits, and returns at most limit bytes of its standard
-// output. question is the standard input; files are inherited from descriptor 3 on.
+// output. question is its standard input. The process inherits `files` as the descriptors from 3
+// on.
 type Start func(ctx context.Context, question []byte, files []*os.File, limit int) ([]byte, error)
 
 // Probe opens a disk and its partitions read-only, runs the examining process, and validates its

@@ -50,8 +50,9 @@ type Prober struct {
 	stuck int                // number of abandoned examinations that have not ended
 }
 
-// New returns a prober that examines disks by run. deadline is the timeout of one examination.
-// changed is called when an examination ends whose caller has stopped waiting; it must be fast.
+// New returns a prober that examines disks by calling run. deadline is the timeout of one
+// examination. The prober calls changed when an examination ends after its caller has stopped
+// waiting. changed must be fast.
 func New(run Run, deadline time.Duration, changed func()) *Prober {
 	return &Prober{run: run, changed: changed, deadline: deadline, cachedTimeout: cachedTimeout, now: time.Now, running: make(chan struct{}, maxConcurrent), known: map[string]*record{}}
 }
@@ -87,16 +88,16 @@ type DeviceResult struct {
 type Freshness bool
 
 const (
-	// Cached returns the cached result of a disk that was not written to since its examination. It
-	// waits only a short time for other disks; a disk that has not answered by then gets the error
-	// ErrSkipped.
+	// With Cached, All returns the cached result of a disk that was not written to since its
+	// examination. For other disks, All waits only a short time. A disk that has not answered by
+	// then gets the error ErrSkipped.
 	Cached Freshness = false
-	// Fresh waits for a new examination, which is necessary before a write to a disk. But the delay
-	// after a failed examination still applies.
+	// With Fresh, All waits for a new examination, which is necessary before a write to a disk.
+	// During the delay after a failed examination, All returns the error of this examination.
 	Fresh Freshness = true
 )
 
-// All examines disks, several at a time, and returns when each has a result or an error.
+// All examines disks, several at a time, and returns when each disk has a result or an error.
 func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []DeviceResult {
 	p.prune(devices)
 	if fresh == Cached {
@@ -133,8 +134,8 @@ func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Result
 	return p.attempt(ctx, d, nil, r)
 }
 
-// acquire waits until no other caller examines a disk. Then it calls begin with the lock held, and
-// returns the record of the disk and the error of begin. It does not wait for an abandoned
+// acquire waits until no other caller examines the disk d. Then it calls begin with the lock held,
+// and returns the record of d and the error of begin. It does not wait for an abandoned
 // examination.
 func (p *Prober) acquire(ctx context.Context, d Device, begin func(*record) error) (*record, error) {
 	for {

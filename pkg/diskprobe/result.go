@@ -81,8 +81,8 @@ func (a Result) Content(number int) superblock.Content {
 // Limits of a result.
 const (
 	MaxResult = 256 << 10 // bytes, without a file
-	// highest partition number; the kernel supports at most 256 partitions of a disk
-	// (DISK_MAX_PARTS)
+	// highest accepted partition number; more than the 256 partitions of a disk that the kernel
+	// supports (DISK_MAX_PARTS)
 	maxPartition = 1024
 	maxEntries   = 128
 	maxKind      = 120 // bytes

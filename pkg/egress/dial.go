@@ -83,7 +83,7 @@ func connect(conn net.Conn, user *url.Userinfo, address string) error {
 	if err != nil {
 		return err
 	}
-	// The body of a rejection is not read: the connection is closed.
+	// The body of a rejection is not read, because the connection is closed.
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %s", sanitize.ASCII(strings.TrimSpace(answer.Status), 200))
 	}

@@ -26,7 +26,7 @@ type Config struct {
 	// Proxy is the URL of an HTTP proxy, http or https, with user and password; empty for none.
 	Proxy string `json:"proxy,omitempty"`
 	// NoProxy lists the hosts that are reached directly, separated by commas, in the form of
-	// httpproxy.Config: names, which include the names below them, addresses, and networks. Names
+	// httpproxy.Config: addresses, networks and names. A name includes the names below it. Names
 	// and addresses can have a port.
 	NoProxy string `json:"noProxy,omitempty"`
 	// CAs are the CAs of the site, in PEM; empty for none.

@@ -41,7 +41,7 @@ func start(t *testing.T, secure bool, h http.Handler) *httptest.Server {
 	return server
 }
 
-// site is a proxy that resolves the name server.example, and a configuration that uses the proxy.
+// site is a proxy that connects every client to one server, and a configuration with this proxy.
 type site struct {
 	*egresstest.Proxy
 	server *httptest.Server

@@ -79,7 +79,7 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	return nil
 }
 
-// Unpin deletes the second names of the artifacts that were imported before the time then, except
+// Unpin deletes the second names of the artifacts that were imported before the time `then`, except
 // those of artifacts with the given digests ("sha256:…"). The kubelet can then delete the unpinned
 // artifacts.
 func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) error {

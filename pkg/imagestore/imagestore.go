@@ -205,8 +205,8 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 	return nil
 }
 
-// imported returns the records of this import: those of the list current that have the import
-// label, and that the list previous does not contain with the same write time. The label excludes
+// imported returns the records of this import: those of the list `current` that have the import
+// label, and that the list `previous` does not contain with the same write time. The label excludes
 // images that were pulled for a pod meanwhile; the write time excludes earlier imports.
 func imported(previous, current []*imagesapi.Image) []*imagesapi.Image {
 	was := map[string]*imagesapi.Image{}

@@ -23,8 +23,8 @@ import (
 
 // fullName returns the full name by which containerd finds an image: with a registry, and with a
 // tag or a digest. The full name is derived as in docker and containerd
-// (github.com/distribution/reference). If the name contains a digest, this must be the digest
-// target.
+// (github.com/distribution/reference). If the name contains a digest, this digest must equal
+// `target`.
 func fullName(name, target string) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {

@@ -116,7 +116,7 @@ func (s *Store) unpackOne(ctx context.Context, target string) error {
 	return err
 }
 
-// apply unpacks a layer into a new snapshot with the given name, on top of the snapshot below. It
+// apply unpacks a layer into a new snapshot with the given name, on top of the snapshot `below`. It
 // does nothing if the snapshot exists. plain is the digest of the uncompressed layer.
 func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name, below string) (err error) {
 	snapshots := snapshotsapi.NewSnapshotsClient(s.conn)

@@ -31,10 +31,10 @@ const StateTimeout = 5 * time.Second
 // ErrUnknown is the error of Read if the read was late or could not start.
 var ErrUnknown = errors.New("unknown")
 
-// Read runs read on a new goroutine and returns its result. It fails with ErrUnknown if there is no
-// result after the time most, and with the error of ctx if ctx ends first. While an earlier read of
-// b is late, or maxReads reads run, it fails with ErrUnknown and does not run read. name is the
-// name of the task in the record of a panic.
+// Read runs the function read on a new goroutine and returns its result. It fails with ErrUnknown
+// if there is no result after the time `most`, and with the error of ctx if ctx ends first. While
+// an earlier read of b is late, or maxReads reads run, it fails with ErrUnknown and does not run
+// read. name is the name of the task in the record of a panic.
 func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duration, read func(context.Context) (T, error)) (T, error) {
 	var none T
 	done, expire, err := b.start(most)
@@ -67,8 +67,8 @@ func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duratio
 }
 
 // start counts a new read, or returns ErrUnknown if the read must not start. The caller calls done
-// at the end of the read. The read is late after the time most, or after a call of expire, even if
-// its caller no longer waits.
+// at the end of the read. The read is late after the time `most`, or after a call of expire, even
+// if its caller no longer waits.
 func (b *Bounded) start(most time.Duration) (done, expire func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

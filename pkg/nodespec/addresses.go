@@ -16,7 +16,7 @@ const mostAddresses = 64
 
 // Published returns the value of the annotation for the addresses of a machine's links. It contains
 // the addresses that other machines can reach, sorted, without duplicates. It omits the addresses
-// in the prefixes pods, which are the addresses of pods and of the pod bridge.
+// in the prefixes `pods`, which are the addresses of pods and of the pod bridge.
 func Published(links []netip.Addr, pods []netip.Prefix) string {
 	var own []netip.Addr
 	for _, a := range links {

@@ -115,7 +115,7 @@ func (k Restarter) Run(ctx context.Context, where string, f func(context.Context
 	}
 }
 
-// rest waits for the delay long. It returns false if ctx is done before the end of the delay.
+// rest waits for the delay `long`. It returns false if ctx is done before the end of the delay.
 func (k Restarter) rest(ctx context.Context, where string, long time.Duration) bool {
 	if k.BackingOff != nil {
 		k.BackingOff(where, true)

@@ -329,7 +329,7 @@ func lineagePrefix(origin string) []byte {
 	return sum[:prefixSize]
 }
 
-// LineagePrefix returns the prefix of the lineage with the ID origin, in hexadecimal. The serial
+// LineagePrefix returns the prefix of the lineage with the ID `origin`, in hexadecimal. The serial
 // numbers of its renewed certificates begin with this prefix (LineagePrefixOf).
 func LineagePrefix(origin string) string { return hex.EncodeToString(lineagePrefix(origin)) }
 

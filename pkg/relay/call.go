@@ -16,10 +16,10 @@ import (
 // calls are special cases of a bidirectional stream.
 var Bidirectional = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// CopyCall forwards the messages of the client's call down to the server's call up, and the
-// messages of the server to the client. It returns the status of the server when the call ends.
-// Both calls must use NewCodec. cancel ends the call to the server. name is the name of the call in
-// the record of a panic.
+// CopyCall connects two calls: `down` is the call of the client, and `up` is the call to the
+// server. It forwards the messages of the client to the server, and the messages of the server to
+// the client. It returns the status of the server when the call ends. Both calls must use NewCodec.
+// cancel ends the call to the server. name is the name of the call in the record of a panic.
 func CopyCall(name string, down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFunc) error {
 	go func() {
 		if err := panics.Do(name, func() error { return forward(up, down) }); err != nil {

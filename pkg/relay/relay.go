@@ -115,9 +115,9 @@ func (c *conn) Close() error {
 }
 
 // Join copies bytes between a call of Relay and a connection. It returns when the target closes the
-// connection, when the caller disconnects, or after the time idle without data in either direction.
-// Then it closes the connection. It buffers a Chunk per direction, in addition to the buffers of
-// gRPC.
+// connection, when the caller disconnects, or after the time `idle` without data in either
+// direction. Then it closes the connection. It buffers a Chunk per direction, in addition to the
+// buffers of gRPC.
 func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }()
 	late := time.NewTimer(idle)

@@ -34,8 +34,9 @@ type Subtree struct {
 // processes. It rejects pipes, sockets and devices, because to open one can block or have side
 // effects.
 //
-// The caller chooses the trees. It also limits the time and the size of a read, because the kernel
-// generates a file of /proc or /sys during the read.
+// The caller chooses the trees. The caller also limits the time and the size of a read: the kernel
+// generates a file of /proc or /sys during the read, so the read can block, and the size of the
+// file is not known in advance.
 type AllowList struct {
 	Root  string // prefix of all paths: "/", or another directory in tests
 	Trees []Subtree
@@ -137,7 +138,7 @@ func (l *AllowList) readable(resolved string, mode uint32, all bool) bool {
 		mode&unix.S_IFMT == unix.S_IFDIR && slices.ContainsFunc(l.Trees, func(t Subtree) bool { return within(t.Path, resolved) && t.Path != resolved })
 }
 
-// The function within reports whether a path is the path tree itself, or is below it.
+// The function within reports whether the path `name` equals the path `tree`, or is below `tree`.
 func within(name, tree string) bool {
 	return name == tree || tree == "/" || strings.HasPrefix(name, tree+"/")
 }

@@ -10,8 +10,9 @@ import (
 )
 
 // Listen creates a Unix socket on which a child process listens (Inherited). It replaces an
-// existing socket. It creates the parent directory with the mode directory. Root can connect, and
-// also the group if it is not 0. The caller closes the file.
+// existing socket. The parameter `directory` is the mode of the parent directory, which Listen
+// creates if necessary. Root can connect. If group is not 0, this group can connect, too. The
+// caller closes the file.
 func Listen(path string, group int, directory fs.FileMode) (*os.File, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, directory); err != nil {

@@ -9,7 +9,8 @@ import (
 )
 
 // Stamp returns a text that changes when a rename replaces the file, as WriteFile does. The text
-// has the inode number, so it also changes if the time and the size of the file stay the same.
+// contains the inode number, so the text changes even if the time and the size of the file stay the
+// same.
 func Stamp(info fs.FileInfo) string {
 	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {

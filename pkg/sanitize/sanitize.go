@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// ASCII replaces each character that is not printable ASCII by "?". It returns at most the first
-// most characters.
+// ASCII replaces each character that is not printable ASCII by "?". It returns only the first
+// `most` characters of a longer text.
 func ASCII(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

@@ -148,7 +148,7 @@ func letter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }
 // separator reports whether the specification ignores a character between numbers and words.
 func separator(r rune) bool { return !digit(r) && !letter(r) && !strings.ContainsRune("~-.^", r) }
 
-// cut splits s after the leading characters for which of returns true.
+// cut splits s after the leading characters for which the function of returns true.
 func cut(s string, of func(rune) bool) (head, rest string) {
 	i := strings.IndexFunc(s, func(r rune) bool { return !of(r) })
 	if i < 0 {

@@ -138,9 +138,9 @@ func (r *LogRing) Since(seq uint64) []LogLine {
 }
 
 // After waits until there is a line with a Seq greater than seq, and returns all stored lines with
-// such a Seq, oldest first. missed is the number of dropped lines between the line seq and the
-// first returned line. If the context ends first, After returns the error of the context. It has no
-// other error.
+// such a Seq, oldest first. missed is the number of dropped lines between the line with the Seq seq
+// and the first returned line. If the context ends first, After returns the error of the context.
+// It has no other error.
 func (r *LogRing) After(ctx context.Context, seq uint64) (lines []LogLine, missed uint64, err error) {
 	for {
 		lines, missed, changed := r.after(seq)

@@ -143,7 +143,7 @@ func TestOrphansAreCollected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The grandchild may write "sleeping" before its parent has written this line.
+	// The grandchild may write "sleeping" before its parent writes "grandchild PID".
 	_, rest, _ := strings.Cut(string(out), "grandchild ")
 	number, _, found := strings.Cut(rest, " ")
 	if !found {
@@ -193,7 +193,7 @@ func TestAttributes(t *testing.T) {
 			s.Nice, s.OOMScoreAdj = 7, new(500)
 			s.Rlimits = []Rlimit{{unix.RLIMIT_CORE, 4096, unix.RLIM_INFINITY}}
 		}, []string{"nice 7", "core 4096", "Uid:\t0"}},
-		{"machined retains no attribute of a child", func(*Spec) {}, []string{"NoNewPrivs:\t0", fmt.Sprintf("nice %d", 20-priority), "Uid:\t0"}},
+		{"defaults, without an attribute of an earlier child", func(*Spec) {}, []string{"NoNewPrivs:\t0", fmt.Sprintf("nice %d", 20-priority), "Uid:\t0"}},
 	} {
 		text, exit := run(t, ctx, "show", func(s *Spec) {
 			s.Args = []string{program, "-test.run=^$"}
@@ -248,8 +248,9 @@ func atoi(t *testing.T, s string) int {
 	return n
 }
 
-// TestTooMuch checks that a command that exceeds its output limit is killed, even if it writes
-// endlessly. A command that writes exactly as many bytes as the limit allows is not killed.
+// TestTooMuch checks that RunCommand kills a command that exceeds its output limit. So RunCommand
+// returns although the command writes endlessly. It does not kill a command that writes exactly as
+// many bytes as the limit allows.
 func TestTooMuch(t *testing.T) {
 	args, env := self(t, "exit 0 12345")
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 6}); string(out) != "12345\n" || err != nil {

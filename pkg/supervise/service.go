@@ -175,8 +175,9 @@ type Change struct {
 // String returns a text for operators, for example "restart service containerd".
 func (c Change) String() string { return c.Kind + " service " + c.Service }
 
-// Diff returns the changes from the list have to the list want: first the stops, then the restarts,
-// then the starts. Stops are in the order of have, restarts and starts in the order of want.
+// Diff returns the changes from the list `have` to the list `want`: first the stops, then the
+// restarts, then the starts. Stops are in the order of `have`, restarts and starts in the order of
+// `want`.
 func Diff(have, want []Service) []Change {
 	var stops, restarts, starts []Change
 	find := func(set []Service, name string) (Service, bool) {

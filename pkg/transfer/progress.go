@@ -8,9 +8,9 @@ import (
 // reportInterval is the minimum time between two reports.
 const reportInterval = 500 * time.Millisecond
 
-// ProgressWriter returns a writer that forwards writes to w. It calls done with the number of bytes
-// so far: after the first write, and then at most once in each reportInterval. The last call can
-// therefore miss the end of the data.
+// ProgressWriter returns a writer that forwards writes to w. It calls the function done with the
+// number of bytes so far: after the first write, and then at most once in each reportInterval. The
+// last call can therefore miss the end of the data.
 func ProgressWriter(w io.Writer, done func(bytes int64)) io.Writer {
 	return &progressWriter{to: w, done: done}
 }

@@ -8,13 +8,13 @@ import (
 	"io"
 )
 
-// OpenFunc opens a connection that delivers the file from the offset at, in bytes, to its end.
+// OpenFunc opens a connection that delivers the file from the offset `at`, in bytes, to its end.
 type OpenFunc func(at int64) (io.ReadCloser, error)
 
-// ResumingReader returns a reader of a remote file of size bytes, from the offset at to the end.
-// The reader does not verify the content. When a connection breaks, it opens the next connection.
-// It fails if a connection cannot be opened or delivers no data, or if maxShort connections in a
-// row each deliver less than minProgress bytes.
+// ResumingReader returns a reader of a remote file of `size` bytes, from the offset `at` to the
+// end. The reader does not verify the content. When a connection breaks, it opens the next
+// connection. It fails if a connection cannot be opened or delivers no data, or if maxShort
+// connections in a row each deliver less than minProgress bytes.
 func ResumingReader(at, size int64, open OpenFunc) io.Reader {
 	return &resumingReader{at: at, size: size, open: open}
 }

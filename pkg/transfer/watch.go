@@ -21,8 +21,8 @@ var (
 
 // Watch runs the function move and returns its error. move calls moved after each piece of data.
 // Watch returns before move ends in three cases: with ErrStalled if move does not call moved for
-// StallTimeout, with ErrTooLong after the time most (0 means no limit), and with ErrStopped when
-// the channel stopped is closed. move may then still be blocked in the stream of a call. When the
+// StallTimeout, with ErrTooLong after the time `most` (0 means no limit), and with ErrStopped when
+// the channel `stopped` is closed. move may then still be blocked in the stream of a call. When the
 // caller of Watch returns from this call, the stream ends, and so does move. where is the name of
 // the transfer in the report of a panic.
 func Watch(where string, stopped <-chan struct{}, most time.Duration, move func(moved func()) error) error {

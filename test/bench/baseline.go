@@ -143,7 +143,8 @@ func parseBaseline(text string) (run baselineRun, complete bool, err error) {
 	return run, complete, err
 }
 
-// use is the processor time that the emulator's process of a machine has used up to an instant.
+// use is the processor time of a machine's emulator process, from the start of the process until
+// the time `at`.
 type use struct {
 	at   time.Time
 	time time.Duration
@@ -154,7 +155,7 @@ func takeUse(m *vm.Machine) (use, error) {
 	return use{time.Now(), t}, err
 }
 
-// perMinute returns the processor time between the instants of before and u, in seconds per minute.
+// perMinute returns the processor time from before.at to u.at, in seconds per minute.
 func (u use) perMinute(before use) float64 {
 	return (u.time - before.time).Seconds() / u.at.Sub(before.at).Minutes()
 }

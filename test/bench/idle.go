@@ -9,9 +9,8 @@ import (
 
 // measureIdle measures the use of processors while no client sends a request. The machine reports
 // its own figures before and after the measured time. The processor time of the emulator is read
-// between the two reports, so it contains no work for them. The machine's figures contain the
-// second half of the work for the first report, and the first half of the work for the second
-// report.
+// between the two reports, so it contains no work for them. The machine's own figures contain a
+// part of the work for the two reports.
 func (b *boot) measureIdle(ctx context.Context) (idleFigures, error) {
 	before, err := machinestate.ReadUse(ctx, b.client)
 	if err != nil {

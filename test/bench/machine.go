@@ -244,7 +244,7 @@ func (b *boot) powerOn(ctx context.Context) error {
 // powerOff ends the machine and removes its disk. The console log remains.
 func (b *boot) powerOff() {
 	if b.client != nil {
-		b.client.Close() // the machine ends in any case
+		b.client.Close() // an error does not matter, because the machine ends
 	}
 	b.machine.Close()
 	os.Remove(b.machine.DiskPath("disk0")) // an error only costs disk space

@@ -233,8 +233,8 @@ func measureSystem(ctx context.Context, o options, s system, podImage, pair, dir
 	return run, early + more, err
 }
 
-// errEarly is the error of a boot with an emulator that ended before the end of the measurement,
-// without a request. The boot is then repeated.
+// errEarly is the error of a boot whose emulator ended before the end of the measurement, although
+// this command did not end it. The boot is then repeated.
 var errEarly = errors.New("the machine ended early")
 
 // The function again runs a boot, and repeats it after errEarly, up to the number of tries. It also

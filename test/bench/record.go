@@ -184,8 +184,8 @@ type event struct {
 // placeEvents returns the events with their times in seconds since init started. An event has the
 // time of the machine's clock, which the machine sets during the boot. The event of a moment also
 // has the seconds since init started, so it gives the start of init by the clock at that time. For
-// each event, placeEvents uses the last such event up to this event. For the events before the
-// first such event, it uses the first one.
+// other events, placeEvents uses the start of init from the latest event of a moment before them,
+// or from the first event of a moment if there is none before them.
 func placeEvents(list []*api.Event) []event {
 	var began time.Time
 	find := func(e *api.Event) bool {

@@ -36,8 +36,8 @@ func upgradeMachine(ctx context.Context, o options, s system, dir string) (f upg
 }
 
 func (b *boot) upgrade(ctx context.Context) (upgradeFigures, error) {
-	// The client uses HTTP/1.1, because with HTTP/1.1 a call that times out closes its connection.
-	// The reset of the machine does not close the connection.
+	// The reset of the machine does not close the connection of the client. With HTTP/1.1, a call
+	// that times out closes its connection, so the next call opens a new connection.
 	kube, err := b.kubernetes(ctx, func(c *rest.Config) { c.NextProtos, c.Timeout = []string{"http/1.1"}, askLimit })
 	if err != nil {
 		return upgradeFigures{}, err

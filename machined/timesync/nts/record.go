@@ -102,8 +102,8 @@ func readRecord(from io.Reader, head *[4]byte) ([]byte, error) {
 	return body, err
 }
 
-// add adds the content of a record to a. again is true if a record of this type came before. It
-// fails if the record is wrong.
+// add adds the content of a record to the answer. The parameter again is true if a record of this
+// type came before. add fails if the record is wrong.
 func (a *answer) add(kind uint16, body []byte, again bool) error {
 	number := func() int {
 		if len(body) != 2 || again {

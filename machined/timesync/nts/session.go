@@ -148,7 +148,7 @@ func nextField(from []byte) (kind uint16, body, after []byte, err error) {
 	return binary.BigEndian.Uint16(from), from[4:size], from[size:], nil
 }
 
-// field appends an extension field to the bytes to.
+// field appends an extension field with a body to the bytes in the parameter `to`.
 func field(to []byte, kind uint16, body []byte) []byte {
 	to = binary.BigEndian.AppendUint16(to, kind)
 	to = binary.BigEndian.AppendUint16(to, uint16(4+padded(len(body))))

@@ -15,9 +15,9 @@
 //	with another key: waits     -                 -                          no
 //
 // The OrlopHost of a machine with a power switch is not deleted when the machine joins. When the
-// machine has left, giveBack returns the host to the inventory before the Machine is finalized, and
-// package standby has it switched off. A set that finds no waiting host has hosts switched on that
-// are off (docs/decisions/0125-power-of-claims.md).
+// machine has left, giveBack returns the host to the inventory before the finalizer of the Machine
+// is removed, and the machine is switched off (package standby). If a set finds no waiting host,
+// hosts that are off are switched on for the set (docs/decisions/0125-power-of-claims.md).
 //
 // A claim is a write to the OrlopHost that fails if the object has changed, so a host has at most
 // one claim. A Machine has a finalizer. Plan removes the finalizer when the machine is no member of

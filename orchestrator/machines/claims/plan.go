@@ -54,9 +54,9 @@ const (
 	Status   Verb = "write status"     // write the status of the object
 	Adjust   Verb = "adjust"           // write spec.replicas and spec.template of a MachineSet
 	Claim    Verb = "write claim"      // write spec.claim and spec.standby of an OrlopHost
-	Return   Verb = "return"           // the same, and remove spec.approval
+	Return   Verb = "return"           // like Claim, and remove spec.approval
 	PowerOn  Verb = "order power-on"   // write spec.standby of an OrlopHost
-	Dismiss  Verb = "withdraw order"   // the same
+	Dismiss  Verb = "withdraw order"   // write spec.standby of an OrlopHost
 	Delete   Verb = "delete"           // a Machine
 	Finalize Verb = "remove finalizer" // write metadata.finalizers of a Machine
 )
@@ -197,9 +197,9 @@ func (p *plan) hostOf(m *clusterv1.Machine) *machineapi.OrlopHost {
 
 // giveBack returns a host with a power switch to the inventory after its machine has left the
 // cluster. If its template says so, the machine erases itself and is switched off (package
-// standby). Otherwise it keeps its data and its power. Its key has left the cluster, so the
-// approval ends, too. A machine that still waits has never got its configuration, and stays as it
-// is.
+// standby). Otherwise it keeps its data, and its power does not change. The approval ends, too,
+// because it is for the key of the machine, which has left the cluster. A machine that still waits
+// has never got its configuration, and stays as it is.
 func (p *plan) giveBack(h *machineapi.OrlopHost, m *clusterv1.Machine) {
 	if waits(h) {
 		p.release(h)

@@ -196,10 +196,10 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 	return metav1.ConditionTrue, reason, message
 }
 
-// powerOn orders that hosts that are off and match are switched on for a set, and returns how many
-// hosts are on the way. Together with the hosts of former orders, they are not more than missing. A
-// host that has reported counts until it is claimed, so an approval that is missing does not cause
-// further orders.
+// powerOn orders that hosts that are off and match are switched on for a set. It returns how many
+// hosts are on the way, including the hosts of former orders, and gives no order beyond `missing`
+// hosts. A host that has reported is on the way until it is claimed. So while it waits for its
+// approval, no other host is switched on in its place.
 func (p *plan) powerOn(set *clusterv1.MachineSet, t *template, missing int) (coming int) {
 	for _, h := range p.Hosts {
 		o := hosts.Operation(h)
@@ -239,9 +239,9 @@ func isOrdered(h *machineapi.OrlopHost) bool {
 	return h.DeletionTimestamp == nil && h.Spec.Power != nil && h.Spec.Claim == nil && hosts.Operation(h).For != ""
 }
 
-// dismissBut dismisses the hosts that were switched on for a set, except for the number of hosts
-// that it needs: those that have reported stay first, then those that are on the way, then those
-// that are late.
+// dismissBut dismisses hosts that were switched on for a set, until only the needed number of them
+// is left. It dismisses the hosts that are late first, then the hosts that are on the way, and the
+// hosts that have reported last.
 func (p *plan) dismissBut(set *clusterv1.MachineSet, needed int) {
 	var ordered []*machineapi.OrlopHost
 	for _, h := range sorted(p.Hosts) {

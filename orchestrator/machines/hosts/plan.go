@@ -61,8 +61,9 @@ type Snapshot struct {
 // Result is the output of Plan.
 type Result struct {
 	Changes []Change
-	// Calls are the requests to power switches. They follow the changes. A host that has changed
-	// since Plan has seen it must not be switched on or off.
+	// Calls are the requests to power switches, which follow the changes. The caller first checks
+	// that the host has not changed since Plan has seen it. Otherwise it must not be switched on or
+	// off.
 	Calls []Call
 }
 

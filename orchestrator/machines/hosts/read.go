@@ -23,7 +23,7 @@ func Read(file string) (inventory.Listing, error) {
 	}
 	var l inventory.Listing
 	if err := json.Unmarshal(content, &l); err != nil {
-		return inventory.Listing{}, fmt.Errorf("waiting machines: %s: cannot decode: %w; it is written again within 10 s of the next message", file, err)
+		return inventory.Listing{}, fmt.Errorf("waiting machines: %s: cannot decode: %w; machined writes it again within 10 s of the next message", file, err)
 	}
 	return l, nil
 }

@@ -33,8 +33,8 @@ import (
 // The approval in an OrlopHost is only a proposal. machined checks the signature of the rule and
 // the ledger before it offers a configuration to the machine (machined/hosts/rules.go). It then
 // records the approval in the ledger, and the approval has an effect. Before that, the controllers
-// can withdraw the proposal. They have to, because a waiting machine has another key after each
-// boot.
+// can withdraw the proposal. This is necessary because the proposal is for the key of the machine,
+// and a waiting machine has another key after each boot.
 
 // These are the reasons of the condition Valid of a rule.
 const (

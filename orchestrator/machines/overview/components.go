@@ -22,7 +22,8 @@ const (
 	PointScheduling     = "scheduling"
 )
 
-// The source of an extension is one of these, or a kind of objects.
+// Extension.Source is one of these, or the kind of the Kubernetes object that registers the
+// extension, for example ValidatingAdmissionPolicy.
 const (
 	BuiltIn       = "BuiltIn"
 	Configuration = "Configuration"
@@ -31,8 +32,8 @@ const (
 // apiServer is the component with the extension points admission, authentication and authorization.
 const apiServer = "kube-apiserver"
 
-// addonPrefix begins the name of the Component object of an add-on. Names of components have no
-// dot, so the names are unique.
+// addonPrefix begins the name of the Component object of an add-on. Names of other components have
+// no dot, so the two kinds of names cannot collide.
 const addonPrefix = "addon."
 
 // servicePrefix begins the names of the services that run the processes. For example,

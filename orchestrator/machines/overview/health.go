@@ -33,7 +33,7 @@ var subjects = []struct{ subject, condition string }{
 }
 
 // staleMessage is the message of all conditions if there is no recent report.
-const staleMessage = "the leading control-plane machine has not asked the other machines lately; `orlopctl health --cluster` asks them"
+const staleMessage = "the leading control-plane machine has not asked the other machines lately; run `orlopctl health --cluster` to ask them"
 
 // health returns the ClusterHealth with its new status. Without a recent report, it sets all
 // conditions to Unknown and does not change the rest of the status.

@@ -36,7 +36,7 @@ func Read(file string) (Report, error) {
 		err = proto.Unmarshal(written.Health, health)
 	}
 	if err != nil {
-		return Report{}, fmt.Errorf("health of the cluster: %s: cannot decode: %w; it is written again within a minute", file, err)
+		return Report{}, fmt.Errorf("health of the cluster: %s: cannot decode: %w; machined writes it again within a minute", file, err)
 	}
 	return Report{Health: health, Access: written.Access}, nil
 }

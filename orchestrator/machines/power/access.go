@@ -32,10 +32,10 @@ func boardOf(secret *corev1.Secret) string {
 	return strings.ToLower(strings.TrimRight(strings.TrimSpace(string(secret.Data[keyEndpoint])), "/")) + " " + strings.TrimSpace(string(secret.Data[keySystem]))
 }
 
-// configOf returns the access to the power switch of a machine in a Secret, and the UUID that the
-// Secret binds it to; empty if the Secret names the machine. machine is the name of the machine, or
-// empty for a host of the inventory, which has no lasting name. The error names the Secret, and a
-// key, but no value of it, except for the name of a machine.
+// configOf returns the access to a power switch that a Secret contains, and the UUID of the machine
+// to which the Secret belongs. The UUID is empty if the Secret names the machine instead. machine
+// is the name of the machine; empty for a host of the inventory, which has no lasting name. An
+// error contains no value of the Secret.
 func configOf(machine string, secret *corev1.Secret) (config redfish.Config, uuid string, err error) {
 	fail := func(format string, args ...any) (redfish.Config, string, error) {
 		return redfish.Config{}, "", fmt.Errorf("Secret %s/%s: "+format, append([]any{secret.Namespace, secret.Name}, args...)...)
@@ -49,9 +49,9 @@ func configOf(machine string, secret *corev1.Secret) (config redfish.Config, uui
 		}
 	}
 	text := func(key string) string { return strings.TrimSpace(string(secret.Data[key])) }
-	// An object of a machine may name the Secret of another machine: the wrong machine would be
-	// switched off, and the pods of a running machine would be released. So the Secret says itself
-	// to which machine it belongs.
+	// The Secret itself names the machine to which it belongs. If only the objects of machines
+	// named Secrets, an object with the Secret of another machine would cause two faults: the other
+	// machine would be switched off, and the pods of a running machine would be released.
 	of := string(secret.Data[keyMachine])
 	switch uuid = text(keyUUID); {
 	case of != "" && uuid != "":

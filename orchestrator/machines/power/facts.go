@@ -18,15 +18,16 @@ import (
 // follows. An operator who releases a machine by hand uses another value.
 const taintPrefix = "fenced-"
 
-// away is how long a machine may be away for an operation that returns it, for example an upgrade.
+// away is how long a machine may be away for an operation after which it boots by itself, for
+// example an upgrade.
 const away = 30 * time.Minute
 
 // comingBack are the reasons of condition MaintenanceInProgress for operations after which the
 // machine boots by itself (orchestrator/drain).
 var comingBack = []string{"OrlopReboot", "OrlopUpgrade", "OrlopRollback"}
 
-// renewed is the largest age of the Lease of a kubelet that counts as running for the quorum of
-// etcd. The kubelet renews the Lease every 10 seconds.
+// renewed is the largest age of the Lease of a kubelet with which its machine counts as running,
+// for the quorum of etcd. The kubelet renews the Lease every 10 seconds.
 const renewed = 20 * time.Second
 
 // Renewed reports whether a kubelet has renewed its Lease a moment ago; nil means that the Lease
@@ -67,9 +68,9 @@ func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeConditi
 	return corev1.NodeCondition{}
 }
 
-// Away returns the reason why a machine is away in order, so that its power switch must not be
-// operated. Otherwise it returns "". After 30 minutes, an upgrade or a reboot counts as failed, and
-// the machine no longer as away.
+// Away returns the reason why a machine is away because of an operation. Its power switch must then
+// not be operated. Otherwise it returns "". After 30 minutes, an upgrade or a reboot counts as
+// failed, and the machine no longer counts as away.
 func Away(n *corev1.Node, now time.Time) string {
 	if n == nil {
 		return ""

@@ -74,7 +74,8 @@ func (l List) Record(e Entry, now time.Time) (List, Answer) {
 	return l, Answer{Listed: true}
 }
 
-// Without returns the list without the entries with keys for which the function `has` returns true.
+// Without returns a copy of the list that lacks the entries for whose keys the function `has`
+// returns true.
 func (l List) Without(has func(key string) bool) List {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(key string, _ Entry) bool { return has(key) })

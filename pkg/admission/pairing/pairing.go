@@ -117,8 +117,8 @@ func Binding(state tls.ConnectionState) ([]byte, error) {
 	return state.ExportKeyingMaterial("EXPORTER-orlop-pairing", nil, sha256.Size)
 }
 
-// proof returns the proof of the sender by, which is byOperator or byMachine, that it knows the
-// code.
+// proof returns the proof that the sender knows the code. The parameter `by` is the sender:
+// byOperator or byMachine.
 func (c Code) proof(by string, binding, ca []byte) []byte {
 	digest := sha256.Sum256(ca)
 	mac := hmac.New(sha256.New, []byte(c))

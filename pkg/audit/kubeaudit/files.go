@@ -57,7 +57,8 @@ func older(dir string) ([]string, error) {
 	return all, nil
 }
 
-// readFile calls do for each numbered line of a file. It returns the first error of do.
+// readFile calls the function do for each numbered line of a file. It returns the first error of
+// do.
 func readFile(name string, do func(number uint64, line []byte) error) error {
 	f, err := openFile(name)
 	if err != nil {
@@ -79,8 +80,8 @@ func readFile(name string, do func(number uint64, line []byte) error) error {
 	return err
 }
 
-// readLines calls do for each numbered line, and returns the number of bytes in complete lines,
-// newlines included.
+// readLines calls the function do for each numbered line, and returns the number of bytes in
+// complete lines, newlines included.
 func readLines(from io.Reader, do func(number uint64, line []byte) error) (whole int64, err error) {
 	r := bufio.NewReaderSize(from, 64<<10)
 	var line []byte
@@ -211,11 +212,11 @@ type Reader struct {
 	offset int64       // bytes of file that Read has processed
 }
 
-// Read calls do for each synced line with a number above after, in order. The argument line is
-// valid during the call and has no newline. Read returns the first error of do, or the error of the
-// last sync. After an error of do, the next Read starts in the same file. If the API server renames
-// or removes a file during Read, Read returns nil, and the next Read reads the rest of this file if
-// it still exists.
+// Read calls the function do for each synced line with a number above `after`, in order. The
+// argument line is valid during the call and has no newline. Read returns the first error of do, or
+// the error of the last sync. After an error of do, the next Read starts in the same file. If the
+// API server renames or removes a file during Read, Read returns nil, and the next Read reads the
+// rest of this file if it still exists.
 func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) error {
 	last := after
 	newer := func(number uint64, line []byte) error {
@@ -268,8 +269,9 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// readOlder reads the rotated files that contain lines with numbers above after, and calls do for
-// their lines. names has the newest file first; readOlder reads the oldest file first.
+// readOlder reads the rotated files that contain lines with numbers above `after`, and calls the
+// function do for their lines. names has the newest file first; readOlder reads the oldest file
+// first.
 func readOlder(names []string, after uint64, do func(number uint64, line []byte) error) error {
 	var missing []string // the newest first
 	for _, name := range names {

@@ -17,8 +17,9 @@ const (
 	// RetryAfter.
 	GiveUp     = 10 * time.Minute
 	RetryAfter = 5 * time.Minute
-	// Settle is how long the controllers switch a machine on after its fence has ended early. It
-	// is longer than a request takes, so no earlier request switches the machine off later.
+	// Settle is the time for which the controllers continue to switch a machine on after its fence
+	// has ended early. It is longer than a request takes, so an earlier request cannot switch the
+	// machine off afterwards.
 	Settle = 3 * time.Minute
 )
 

@@ -153,7 +153,8 @@ func (m Memory) unhelped(deployment string) (all []string) {
 	return all[:min(len(all), maxUnhelped)]
 }
 
-// keep copies a time from before to next; now if before has none.
+// keep copies the time of a name from the map `before` to the map `next`. If `before` has no time
+// of this name, keep stores now.
 func keep(next, before map[string]time.Time, name string, now time.Time) {
 	if next[name] = now; !before[name].IsZero() {
 		next[name] = before[name]

@@ -11,7 +11,7 @@ const (
 	// PendingTime is how long a pod must be unschedulable before it adds a machine.
 	PendingTime = 30 * time.Second
 	// IdleTime is how long a machine must have no pods before it is removed. It is also how long a
-	// MachineDeployment keeps a wish for a machine that the inventory cannot fulfill.
+	// MachineDeployment keeps a replica for which the inventory has no machine.
 	IdleTime = 10 * time.Minute
 	// LostTime is how long a machine may be unready before it is not expected to take pods.
 	LostTime = 15 * time.Minute

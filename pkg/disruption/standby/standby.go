@@ -13,7 +13,7 @@
 //	Boot       wait until the machine reports, and read its power        it reports
 //	Reported   do nothing                                                a MachineSet claims it
 //	Surplus    wait; after Grace they switch it off, because the         it reads Off, or a
-//	           MachineSet that had it switched on needs it no more       MachineSet needs it
+//	           MachineSet for which it runs does not need it any more    MachineSet needs it
 //
 // The decisions follow these rules:
 //
@@ -41,7 +41,7 @@ const (
 	// not switch it off before.
 	Grace = 10 * time.Minute
 	// Patience is how long a machine may take from the order to switch it on until it reports.
-	// Afterwards a MachineSet may have another host switched on.
+	// Afterwards another host may be switched on for the MachineSet.
 	Patience = 15 * time.Minute
 )
 
@@ -270,7 +270,7 @@ func (h Host) rest(now time.Time) Verdict {
 	case h.Unconfirmed:
 		v.Message = "the machine is off, and can still have the data and keys of a member. It erases itself at its next boot: do not give its disks away before"
 	default:
-		v.Message = "the machine is off: a MachineSet that needs it has it switched on"
+		v.Message = "the machine is off: it is switched on when a MachineSet needs it"
 	}
 	if h.Twins == 0 {
 		return v

@@ -66,7 +66,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ended := make(chan struct{}, 2)
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		go func() {
-			_, _ = io.Copy(way[0], way[1]) // the test sees the end
+			_, _ = io.Copy(way[0], way[1]) // after an error, the test sees that the connection ends
 			ended <- struct{}{}
 		}()
 	}
@@ -88,5 +88,5 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, dial func(ctx co
 		w.Header()[name] = values
 	}
 	w.WriteHeader(answer.StatusCode)
-	_, _ = io.Copy(w, answer.Body) // the test sees the end
+	_, _ = io.Copy(w, answer.Body) // after an error, the test sees that the body ends early
 }

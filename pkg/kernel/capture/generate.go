@@ -24,7 +24,7 @@ const (
 	protoSCTP  = 132
 )
 
-// and returns a fragment that matches if all given fragments match.
+// The function and returns a fragment that matches if all given fragments match.
 func and(first code, more ...code) code {
 	for _, c := range more {
 		first = slices.Concat(first, code{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(c))}}, c)
@@ -32,7 +32,7 @@ func and(first code, more ...code) code {
 	return first
 }
 
-// or returns a fragment that matches if at least one given fragment matches.
+// The function or returns a fragment that matches if at least one given fragment matches.
 func or(first code, more ...code) code {
 	for _, c := range more {
 		first = slices.Concat(first, code{bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(c))}}, c)
@@ -42,7 +42,8 @@ func or(first code, more ...code) code {
 
 func not(c code) code { return slices.Concat(c, code{bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: 1}}) }
 
-// is returns a fragment that loads a value, and matches if the value masked by mask equals want.
+// The function is returns a fragment that loads a value, and matches if the value masked by mask
+// equals want.
 func is(mask, want uint32, load ...bpf.Instruction) code {
 	return slices.Concat(code(load), code{
 		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask},

@@ -105,8 +105,8 @@ func (x *Index) readSoftdep(b []byte) {
 	}
 }
 
-// With returns an index with the modules of x and of more. If both contain a module, the result has
-// the module of x. The built-in modules of the result are those of x only.
+// With returns an index with the modules of x and of the index `more`. If both contain a module,
+// the result has the module of x. The built-in modules of the result are those of x only.
 func (x *Index) With(more *Index) *Index {
 	both := &Index{dir: x.dir, files: maps.Clone(more.files), needs: maps.Clone(more.needs), soft: maps.Clone(more.soft), builtin: x.builtin}
 	maps.Copy(both.files, x.files)

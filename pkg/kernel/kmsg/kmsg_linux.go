@@ -56,9 +56,10 @@ func Tail(n int) ([]Record, error) {
 	}
 }
 
-// Follow calls each for the last tail records (for all records if tail is 0) and then for every new
-// record. It returns the error of ctx when ctx ends, or the error of each. If the kernel drops
-// records before Follow can read them, these records are missing, and Record.Seq shows the gap.
+// Follow calls the function each for the last tail records (for all records if tail is 0) and then
+// for every new record. It returns the error of ctx when ctx ends, or the error of the function. If
+// the kernel drops records before Follow can read them, these records are missing, and Record.Seq
+// shows the gap.
 func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	f, err := open()
 	if err != nil {

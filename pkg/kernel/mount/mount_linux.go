@@ -39,8 +39,8 @@ func (m Mount) mount(bits uintptr) error {
 	return nil
 }
 
-// Bind makes the directory from also available at to, with its own restrictions (mount(2),
-// MS_BIND). It creates a missing mount point (0755).
+// Bind makes the directory `from` also available at the mount point `to`, with its own restrictions
+// (mount(2), MS_BIND). It creates a missing mount point (0755).
 func Bind(from, to string, flags Flags) error {
 	m := Mount{Source: from, Target: to, Type: "bind", Flags: flags}
 	if err := m.mount(unix.MS_BIND); err != nil {
@@ -66,11 +66,11 @@ func Move(from, to string) error {
 // busyTimeout is how long WhileBusy repeats a call.
 const busyTimeout = 10 * time.Second
 
-// WhileBusy repeats do as long as its error is EBUSY, at most for 10 s. It is for file systems and
-// devices with files that this process has just closed. They can still be busy for milliseconds, or
-// for a second on an emulated machine. The reason is that another goroutine may start a program:
-// between fork and execve, the child process has copies of all open files, even of files with
-// O_CLOEXEC.
+// WhileBusy calls the function do, and repeats the call while its error is EBUSY, at most for 10 s.
+// It is for file systems and devices with files that this process has just closed. They can still
+// be busy for milliseconds, or for a second on an emulated machine. The reason is that another
+// goroutine may start a program: between fork and execve, the child process has copies of all open
+// files, even of files with O_CLOEXEC.
 func WhileBusy(do func() error) error {
 	delays := backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}
 	ctx, cancel := context.WithTimeout(context.Background(), busyTimeout)

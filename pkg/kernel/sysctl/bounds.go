@@ -126,8 +126,8 @@ func Alternative(name string) string {
 	return ""
 }
 
-// Conflict returns another parameter in all that sets the same value of the kernel as the named
-// parameter; "" if there is none. Only one of two such parameters can take effect.
+// Conflict returns another parameter in the map `all` that sets the same value of the kernel as the
+// named parameter; "" if there is none. Only one of two such parameters can take effect.
 func Conflict(name string, all map[string]string) string {
 	if other := Alternative(name); other != "" {
 		if _, both := all[other]; both {

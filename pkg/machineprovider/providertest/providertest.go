@@ -112,7 +112,7 @@ func (s Subject) wait(ctx context.Context, operation string, condition func(mach
 	}
 }
 
-// power operates the power switch and waits until Describe returns the power state want.
+// power operates the power switch and waits until Describe returns the power state `want`.
 func (s Subject) power(ctx context.Context, p machineprovider.Power, want machineprovider.State) error {
 	if err := s.Machine.SetPower(ctx, p); err != nil {
 		return fmt.Errorf("SetPower(%s): %w", p, err)
@@ -121,7 +121,7 @@ func (s Subject) power(ctx context.Context, p machineprovider.Power, want machin
 	return err
 }
 
-// checkError returns nil if err is a complete machineprovider.Error of the kind want and contains
+// checkError returns nil if err is a complete machineprovider.Error of the kind `want` and contains
 // no password. Otherwise it returns an error that begins with operation, the description of the
 // call.
 func (s Subject) checkError(operation string, err error, want machineprovider.Kind) error {
@@ -350,7 +350,7 @@ func checkCanceled(ctx context.Context, s Subject) error {
 }
 
 // checkKind returns the check that all calls of one of the clients Denied, Foreign and Dead fail
-// with an error of the kind want. clientOf returns the client. The check passes if the client is
+// with an error of the kind `want`. clientOf returns the client. The check passes if the client is
 // nil.
 func checkKind(clientOf func(Subject) machineprovider.Machine, want machineprovider.Kind) func(context.Context, Subject) error {
 	return func(ctx context.Context, s Subject) error {

@@ -84,9 +84,9 @@ func oneLine(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// Read reads messages from r, and calls each for every message. It passes an invalid line with the
-// reason to bad, and continues, because a process that writes invalid lines still runs. Read
-// returns nil at the end of r, or the error of r.
+// Read reads messages from r, and calls the function each for every message. For an invalid line,
+// it calls the function bad with the line and the reason, and continues, because a process that
+// writes invalid lines still runs. Read returns nil at the end of r, or the error of r.
 func Read(r io.Reader, each func(Message), bad func(line string, err error)) error {
 	lines := bufio.NewReaderSize(r, MaxLine)
 	for {

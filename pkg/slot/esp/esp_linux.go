@@ -57,8 +57,8 @@ type Partition struct {
 	faults  faults
 }
 
-// The method mounted waits until no other access runs. Then it mounts the ESP, calls do with the
-// mount point, and unmounts the ESP, which flushes it.
+// The method mounted waits until no other access runs. Then it mounts the ESP, calls the function
+// do with the mount point, and unmounts the ESP, which flushes it.
 func (e *Partition) mounted(flags mount.Flags, do func(root string) error) error {
 	e.busy.Lock()
 	defer e.busy.Unlock()
@@ -125,8 +125,8 @@ func entries(dir string) ([]slot.Entry, error) {
 	return all, nil
 }
 
-// Version calls do with the UKI of a version and its signed statement. The statement is nil if the
-// ESP has none. Version fails if the version has no entry.
+// Version calls the function do with the UKI of a version and its signed statement. The statement
+// is nil if the ESP has none. Version fails if the version has no entry.
 func (e *Partition) Version(version string, do func(uki *os.File, statement []byte) error) error {
 	return e.mounted(mount.ReadOnly, func(root string) error {
 		all, err := entries(filepath.Join(root, slot.EntriesDir))
@@ -151,7 +151,7 @@ func (e *Partition) Version(version string, do func(uki *os.File, statement []by
 }
 
 // FreeSpace returns the number of bytes that would be free after the removal of all versions except
-// keep.
+// the version `keep`.
 func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 	err = e.mounted(mount.ReadOnly, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
@@ -171,8 +171,8 @@ func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 	return room, err
 }
 
-// others calls do with the path of the entry of each version except keep, and of each unfinished
-// file.
+// others calls the function do with the path of the entry of each version except the version
+// `keep`, and with the path of each unfinished file.
 func others(dir, keep string, do func(name string) error) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -209,8 +209,8 @@ func remove(name string) error {
 // unfinished is the suffix of a file that is not complete. The boot loader reads only *.efi.
 const unfinished = ".new"
 
-// RemoveOthers removes all versions except keep. It also trims the directory of entries, so that a
-// later rename by the firmware needs no new cluster for it.
+// RemoveOthers removes all versions except the version `keep`. It also trims the directory of
+// entries, so that a later rename by the firmware needs no new cluster for it.
 func (e *Partition) RemoveOthers(keep string) error {
 	if err := e.unmounted(removeDuplicates); err != nil {
 		return fmt.Errorf("ESP: cannot check for duplicate names: %w", err)
@@ -231,7 +231,8 @@ func (e *Partition) RemoveOthers(keep string) error {
 	return nil
 }
 
-// removeStatements removes all files in a directory except keep. A missing directory is no error.
+// removeStatements removes all files in a directory except the file `keep`. A missing directory is
+// no error.
 func removeStatements(dir, keep string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -251,7 +252,8 @@ func removeStatements(dir, keep string) error {
 	return safefile.SyncDir(dir)
 }
 
-// unmounted calls do with the device and the directory of entries, while the ESP is not mounted.
+// unmounted calls the function do with the device and the directory of entries, while the ESP is
+// not mounted.
 func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error) {
 	e.busy.Lock()
 	defer e.busy.Unlock()

@@ -103,8 +103,8 @@ func firstCluster(slot []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint16(slot[20:]))<<16 | uint32(binary.LittleEndian.Uint16(slot[26:]))
 }
 
-// write replaces the sector at the offset at of the directory. If the content of the sector is the
-// same, it writes nothing.
+// write replaces the sector at the offset `at` of the directory. If the content of the sector is
+// the same, it writes nothing.
 func (d directory) write(at int, sector []byte) error {
 	if bytes.Equal(sector, d.content[at:at+sectorSize]) {
 		return nil
