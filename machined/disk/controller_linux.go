@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -46,6 +47,9 @@ type Controller struct {
 	problem *cell.Cell[string]
 	prober  *diskprobe.Prober
 	changed cell.Signal // wakes Watch: a disk or a partition was added or removed
+	// setUps is the number of times that SetUp has read the disks. Watch compares it before and after
+	// its own read, which can take seconds: an older result must not replace a newer one.
+	setUps atomic.Uint64
 }
 
 // State is the state of the disks: topic "disks".
@@ -111,6 +115,7 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 			if err != nil {
 				return nil, err
 			}
+			c.setUps.Add(1)
 			c.state.Update(func(d State) State {
 				return State{Disks: mergeDisks(have.Disks, d.Disks), Filesystems: d.Filesystems}
 			})
@@ -158,6 +163,7 @@ func (c *Controller) Watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		setUps := c.setUps.Load()
 		have, err := Read(ctx, c.Examine(diskprobe.Cached))
 		if next, waits := c.prober.Next(); waits {
 			rested.Reset(max(time.Until(next), time.Second))
@@ -168,8 +174,21 @@ func (c *Controller) Watch(ctx context.Context) {
 			c.deps.Event("failure", err.Error())
 			continue
 		}
-		c.state.Update(func(d State) State { d.Disks = have.Disks; return d })
+		c.store(have.Disks, setUps)
 	}
+}
+
+// store stores the result of a read of Watch, which began after SetUp had read the disks setUps
+// times. If SetUp has read them again since then, store drops the result and wakes Watch.
+func (c *Controller) store(disks []Disk, setUps uint64) {
+	c.state.Update(func(d State) State {
+		if c.setUps.Load() != setUps {
+			c.changed.Wake()
+			return d
+		}
+		d.Disks = disks
+		return d
+	})
 }
 
 // Wipe erases the partitions with these labels, for a reset.

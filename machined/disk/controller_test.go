@@ -53,3 +53,24 @@ func TestOwnDisk(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A read of Watch that began before the last read of SetUp does not replace its result.
+func TestStoreDropsOlderRead(t *testing.T) {
+	c := New(Deps{})
+	c.state.Set(State{Disks: []Disk{{Path: "/dev/vda"}}})
+	began := c.setUps.Load()
+	c.setUps.Add(1)
+	c.store([]Disk{{Path: "/dev/old"}}, began)
+	if got, _ := c.state.Get(); got.Disks[0].Path != "/dev/vda" {
+		t.Errorf("an older read replaced the disks with %v", got.Disks)
+	}
+	select {
+	case <-c.changed:
+	default:
+		t.Error("Watch does not read the disks again")
+	}
+	c.store([]Disk{{Path: "/dev/vdb"}}, c.setUps.Load())
+	if got, _ := c.state.Get(); got.Disks[0].Path != "/dev/vdb" {
+		t.Errorf("a new read is not stored: %v", got.Disks)
+	}
+}
