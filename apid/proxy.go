@@ -19,7 +19,7 @@ type proxy struct {
 	readOnly grpc.ClientConnInterface // for all other callers
 }
 
-// to returns the connection to machined for the calls of a caller.
+// The method to returns the connection to machined for the calls of a caller.
 func (p *proxy) to(c caller) grpc.ClientConnInterface {
 	if c.changes() {
 		return p.backend

@@ -86,8 +86,8 @@ func readPins() (Pins, []string, error) {
 	return p, notes, nil
 }
 
-// of returns p without the dates that were recorded for other pinned versions, and a note for each
-// omission. lock and modules are the digests of the present versions.
+// The method of returns p without the dates that were recorded for other pinned versions, and a
+// note for each omission. lock and modules are the digests of the present versions.
 func (p Pins) of(lock, modules string) (Pins, []string) {
 	var notes []string
 	if p.Debian.SHA256 != lock {

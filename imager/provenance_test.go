@@ -57,7 +57,7 @@ func checkProvenance(t *testing.T, out, keys string) {
 		}
 	}
 	if strings.Count(string(text), `"program `) != len(programs) {
-		t.Errorf("the executables that were not built are not all named: %s", text)
+		t.Errorf("the provenance does not name every ready executable that replaced a build: %s", text)
 	}
 }
 

@@ -111,7 +111,7 @@ func controlPlane(t *testing.T) *machine {
 	return m
 }
 
-// from is the caller with a certificate from an address.
+// The function from returns the caller with a certificate from an address.
 func from(cert *x509.Certificate, peer string) api.Caller {
 	lineage, root := pki.LineageOf(cert)
 	return api.Caller{

@@ -168,7 +168,7 @@ func has(name, flag, entry string, want bool) func(described) string {
 	}
 }
 
-// in reads a field of a configuration file; the path's parts are separated by dots.
+// The function in reads a field of a configuration file; the path's parts are separated by dots.
 func in(name, file, path string, want func(v any) bool) func(described) string {
 	return func(d described) string {
 		for _, f := range d.components[name].Files {
@@ -293,8 +293,8 @@ func all(checks ...func(described) string) func(described) string {
 	}
 }
 
-// over requires that the API server reaches etcd by a Unix socket, so that the connection needs no
-// TLS.
+// The function over requires that the API server reaches etcd by a Unix socket, so that the
+// connection needs no TLS.
 func over(d described) string {
 	if v, _ := d.value(apiServer, "etcd-servers"); !strings.HasPrefix(v, "unix:///") {
 		return "--etcd-servers is " + v

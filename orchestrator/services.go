@@ -164,7 +164,8 @@ func alone(run func(context.Context, component.Env) error) func(*wiring, compone
 	return with(func(ctx context.Context, _ *wiring, env component.Env) error { return run(ctx, env) })
 }
 
-// with returns a run function for a component that also needs the shared state of its process.
+// The function with returns a run function for a component that also needs the shared state of its
+// process.
 func with(run func(context.Context, *wiring, component.Env) error) func(*wiring, component.Component) runFunc {
 	return func(w *wiring, _ component.Component) runFunc {
 		return func(ctx context.Context, announce component.Announce) error { return run(ctx, w, w.env(announce)) }

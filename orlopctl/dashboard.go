@@ -266,11 +266,11 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 	})
 }
 
-// again calls the function ask, which sends a request and reads the answers. When the machine has
-// ended the stream, again waits for pollInterval and calls ask again. It returns an error if the
-// connection is lost. If the machine rejects the request, again reports the rejection and returns
-// nil, because the machine would also reject a repeated request and record each rejection in its
-// audit log.
+// The method again calls the function ask, which sends a request and reads the answers. When the
+// machine has ended the stream, the method waits for pollInterval and repeats the call. It returns
+// an error if the connection is lost. If the machine rejects the request, the method reports the
+// rejection and returns nil, because the machine would also reject a repeated request and record
+// each rejection in its audit log.
 func (f *feed) again(ctx context.Context, source string, ask func(context.Context) error) error {
 	for {
 		err := ask(ctx)
@@ -348,7 +348,8 @@ func (n named) Recv() (dashboard.LogLine, error) {
 }
 
 // keepFresh checks at each renewInterval whether the caller's certificate is due for renewal, and
-// renews it. A command that ends soon needs only a single check.
+// renews it. Other commands check only once, when they connect; the dashboard can run longer than
+// the certificate is valid.
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)

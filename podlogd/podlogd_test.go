@@ -140,7 +140,7 @@ func (b *bench) write(dir, name string, entries ...string) {
 	check(b.t, f.Close())
 }
 
-// out returns entries of standard output with the texts "line FROM" to "line TO".
+// The function out returns entries of standard output with the texts "line FROM" to "line TO".
 func out(from, to int) (entries []string) {
 	for _, text := range numbered(from, to) {
 		entries = append(entries, "stdout F "+text)

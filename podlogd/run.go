@@ -88,8 +88,8 @@ type reader struct {
 	bytes  int       // of the texts in the batch
 	begun  time.Time // time of the first record of the batch
 
-	// delivered has the positions behind the delivered records, by the directory of the container.
-	// touched has the containers that were read since the last delivery.
+	// delivered has, for the directory of each container, the position after its last delivered
+	// record. touched has the containers that were read since the last delivery.
 	delivered map[string]Position
 	touched   map[Container]bool
 	stored    []byte // the last stored form of delivered, in JSON
@@ -197,7 +197,7 @@ func (r *reader) pass(ctx context.Context) (more bool, err error) {
 			r.touched[c] = true
 		}
 		if err == nil {
-			err = r.room(ctx) // for notices
+			err = r.room(ctx) // the record about dropped lines may have filled the batch
 		}
 		if ctx.Err() != nil {
 			return false, ctx.Err()

@@ -72,7 +72,7 @@ func (s IPv6Spec) withDefaults() (IPv6Spec, error) {
 	return s, nil
 }
 
-// on reports whether the network has an IPv6 router.
+// The method on reports whether the network has an IPv6 router.
 func (s IPv6Spec) on() bool { return s.Mode != IPv6None }
 
 // addrOf returns the IPv6 address of the machine with a hardware address.

@@ -17,7 +17,7 @@ type setup struct {
 	medium *string
 }
 
-// with returns a copy of the specification, changed by the setup of a power-on.
+// The method with returns a copy of the specification, changed by the setup of a power-on.
 func (s MachineSpec) with(set setup) MachineSpec {
 	if i := slices.IndexFunc(s.Disks, isCD); set.medium != nil && i >= 0 {
 		s.Disks = slices.Clone(s.Disks)

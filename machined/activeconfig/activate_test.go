@@ -98,7 +98,7 @@ func TestRepeats(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Repeats(m.Current(), same, auto) {
-		t.Error("it drops the staged configuration")
+		t.Error("a request counts as no change although a configuration is staged")
 	}
 	if trial, trying, err := m.Store().StagedTrial(); err != nil || !trying || trial.Name != "mine" || trial.Duration != time.Minute {
 		t.Errorf("%+v, %v, %v", trial, trying, err)

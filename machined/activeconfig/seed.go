@@ -56,8 +56,8 @@ func (m *Manager) AdoptSeed(ctx context.Context) {
 	if now := m.Current(); now.Config != nil || now.Problem == problem {
 		return
 	}
-	// The console gets the problem before the cell: a change of the cell updates the console's
-	// status, and the reason should precede its consequences.
+	// The problem is written to the console first, and to the cell second. A change of the cell
+	// updates the status on the console, and the reason should precede its consequences.
 	for line := range strings.Lines(problem) {
 		m.deps.Console("configuration: " + strings.TrimSpace(line))
 	}

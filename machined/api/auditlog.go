@@ -58,8 +58,9 @@ type AuditLog struct {
 	timeout time.Duration  // limits.StateTimeout
 }
 
-// within performs a write of the audit log with a deadline. If STATE does not answer, the error is
-// limits.ErrUnknown: the context of the write has ended, but the write may still happen.
+// The method within performs a write of the audit log with a deadline. If STATE does not answer,
+// the error is limits.ErrUnknown: the context of the write has ended, but the write may still
+// happen.
 func (l *AuditLog) within(write func(context.Context) error) error {
 	_, err := limits.Read(context.Background(), &l.writes, "audit log", l.timeout, func(ctx context.Context) (struct{}, error) { return struct{}{}, write(ctx) })
 	if errors.Is(err, limits.ErrUnknown) {

@@ -175,7 +175,7 @@ func (c *Collector) requestReport(ctx context.Context, m Machine, key []byte) (o
 	return out, err
 }
 
-// within makes a call with a deadline.
+// The function within makes a call with a deadline.
 func within(ctx context.Context, timeout time.Duration, call func(context.Context) (*api.ReportMachineResponse, error)) (out *api.ReportMachineResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

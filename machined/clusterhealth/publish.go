@@ -58,8 +58,9 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
-// publish writes a report, if the controllers of this machine lead. The first failure in a row is
-// an event. An old file stays: the controllers see its age.
+// publish writes a report if the controllers of this machine have won the leader election. The
+// first failure in a row is an event. After a failure, the old file remains, and the controllers
+// see its age.
 func (p *Publisher) publish(ctx context.Context) {
 	if !p.deps.Enabled() {
 		return
@@ -95,8 +96,9 @@ func (p *Publisher) report(ctx context.Context) error {
 	return p.deps.Write(content)
 }
 
-// leads reports whether the controllers of a machine lead. It is not enough that they are ready:
-// the controllers of the other machines are ready, too, and stand by.
+// The function leads reports whether the controllers of a machine have won the leader election. It
+// is not enough that they are ready: the controllers of the other machines are ready, too, and
+// stand by.
 func leads(own *api.HealthResponse) bool {
 	for _, c := range own.GetChecks() {
 		if c.Name == checkMachines {

@@ -51,8 +51,8 @@ func TestWithoutEtcd(t *testing.T) {
 	}
 }
 
-// TestSchedule checks that a scheduled snapshot is taken if it is due, and that it waits for the
-// configuration, for an upgrade, and after the boot.
+// TestSchedule checks that a scheduled snapshot is taken when it is due, but not soon after the
+// boot, during the trial of a configuration, or during an upgrade.
 func TestSchedule(t *testing.T) {
 	c := configured()
 	c.Cluster.Spec.Etcd.Snapshots.Every = config.Duration(time.Hour)

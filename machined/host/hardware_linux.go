@@ -16,7 +16,7 @@ import (
 
 // Sensor is a measurement of the hardware (Documentation/hwmon/sysfs-interface).
 type Sensor struct {
-	// name of the driver: "coretemp", "nvme"; of a thermal zone its type
+	// name of the driver ("coretemp", "nvme"), or type of the thermal zone
 	Chip   string `json:"chip"`
 	Device string `json:"device,omitempty"` // measured device: "coretemp.0", "nvme0"
 	// label of the measurement ("Package id 0"), or else the kernel's name ("temp1")
@@ -31,8 +31,9 @@ type Sensor struct {
 	Problem  string  `json:"problem,omitempty"`  // the reason why there is no value
 }
 
-// quantities are the measurements of hwmon, by the prefix of the file names. scale is the number of
-// units of the file in a unit of Sensor.
+// quantities are the measurements of hwmon, by the prefix of the file names. The value in the file
+// divided by scale is the value in unit. For example, a temperature file has thousandths of a
+// degree.
 var quantities = []struct {
 	prefix, kind, unit string
 	scale              float64
@@ -87,7 +88,8 @@ func readChip(dir string) []Sensor {
 		for kind, q := range quantities {
 			number, ours := strings.CutPrefix(prefix, q.prefix)
 			n, err := strconv.Atoi(number)
-			// Power meters without a current value report their mean.
+			// A power meter without an instantaneous value (power1_input) can have a mean
+			// (power1_average).
 			if ours && err == nil && (what == "input" || what == "average" && q.kind == "power" && !slices.Contains(files, prefix+"_input")) {
 				inputs = append(inputs, input{kind, n, prefix, file})
 			}

@@ -36,7 +36,7 @@ var (
 	card   = Disk{Path: "/dev/sdc", Model: "Reader", Transport: "usb", Size: 32 * gib, SectorSize: 512, ReadOnly: true}
 )
 
-// with returns a disk with these partitions.
+// The function with returns a disk with these partitions.
 func with(d Disk, labels ...string) Disk {
 	d.Table = "gpt"
 	for i, label := range labels {

@@ -34,7 +34,7 @@ var (
 // least is the neighbor of a frame with these TLVs only.
 var least = Neighbor{Chassis: "00:1c:73:01:02:03", Port: "Ethernet1/17", TTL: 120}
 
-// with returns least with a change.
+// The function with returns the value least with a change.
 func with(change func(*Neighbor)) Neighbor {
 	n := least
 	change(&n)

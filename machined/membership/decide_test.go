@@ -75,7 +75,7 @@ func (d *decision) remove(name string) *decision {
 	return d
 }
 
-// with adds a member.
+// The method with adds a member.
 func (d *decision) with(m trust.Member) *decision {
 	m.Joined = noon
 	d.ledger.Members = append(d.ledger.Members, m)

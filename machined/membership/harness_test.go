@@ -101,7 +101,7 @@ func newMachine(t *testing.T, dir string, c *config.Config, net *network, addrs 
 	return m
 }
 
-// at returns the addresses of a machine.
+// The function at returns the addresses of a machine.
 func at(addrs ...netip.Addr) Addresses {
 	return Addresses{All: addrs, Reachable: func([]netip.Addr) []netip.Addr { return addrs }}
 }
@@ -165,7 +165,7 @@ func (m *machine) ReplicateMembership(by api.Caller, r *api.ReplicateMembershipR
 	return m.Server.ReplicateMembership(m.t.Context(), by, r)
 }
 
-// by returns the caller that presents a certificate.
+// The function by returns the caller that presents a certificate.
 func by(cert *x509.Certificate) api.Caller {
 	role := ""
 	lineage, root := pki.LineageOf(cert)
@@ -178,7 +178,7 @@ func by(cert *x509.Certificate) api.Caller {
 	}
 }
 
-// from returns the caller that presents a certificate and calls from the address peer.
+// The function from returns the caller that presents a certificate and calls from the address peer.
 func from(cert *x509.Certificate, peer string) api.Caller {
 	c := by(cert)
 	c.Peer, c.Ticket, c.Key = peer, pki.TicketOf(cert), pki.Fingerprint(cert)
@@ -416,7 +416,7 @@ func issuing(t *testing.T, file string) *machine {
 	return m.with(file)
 }
 
-// with restarts a machine with the ledger in another file.
+// The method with restarts a machine with the ledger in another file.
 func (m *machine) with(file string) *machine {
 	m.deps.Files.Ledger = file
 	m.start()

@@ -51,11 +51,11 @@ func (s *Server) ReplicateMembership(ctx context.Context, by api.Caller, r *api.
 	if err != nil {
 		return nil, err
 	}
-	// An operator CA can give the role of a machine, too. Without this check, the holder of the CA
-	// could remove a member without a second operator.
+	// An operator CA can also issue certificates with the role of a machine. Without this check,
+	// the holder of the CA could remove a member without a second operator.
 	ofMachineCA := func(ca *x509.Certificate) bool { return pki.Fingerprint(ca) == by.Issuer }
 	if len(r.Revocations) > 0 && c.Approvals().Guards(config.CallsMembers) && !slices.ContainsFunc(machineCAs(c), ofMachineCA) {
-		return nil, status.Error(codes.PermissionDenied, "removal refused: two operators must approve it (Machine.spec.trust.approvals), and only a machine with a certificate of the machine CA passes an approved removal on")
+		return nil, status.Error(codes.PermissionDenied, "removal refused: two operators must approve it (Machine.spec.trust.approvals), and an approved removal is accepted only from a machine with a certificate of the machine CA")
 	}
 	request := replicated{from: cmp.Or(by.Name, "a machine without a name"), membership: fromMembership(r.Membership)}
 	if request.revocations, err = fromRemovals(r.Revocations); err != nil {
@@ -100,8 +100,9 @@ func fromRemovals(all []*api.Revocation) (out []trust.Revocation, err error) {
 	return out, nil
 }
 
-// storedTickets returns the tickets of a received membership if a ledger contains the ticket itself
-// or its machine, and the IDs of the approvals that the ledger contains.
+// storedTickets returns the serials of the received tickets for which a ledger contains the ticket,
+// or the member that joined with it. It adds the IDs of the received approvals that the ledger
+// contains.
 func storedTickets(l trust.Ledger, received trust.Membership) (out []string) {
 	for _, serial := range ticketSerials(received) {
 		if holds := l.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
@@ -128,8 +129,8 @@ func ticketSerials(r trust.Membership) []string {
 	return out
 }
 
-// Vote returns the vote of this machine for a machine that called another control-plane machine.
-// The vote is stored before the answer.
+// Vote returns the vote of this machine on a candidate. The caller is the control-plane machine
+// that the candidate has called. The vote is stored before the answer.
 func (s *Server) Vote(by api.Caller, r *api.VoteRequest) (*api.VoteResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {

@@ -52,7 +52,7 @@ func hardwareReason(name, before, after string) string {
 		return "the link may lose its carrier for a moment"
 	case HardwareFunctions:
 		if before != "" && before != "0" && after != before {
-			return fmt.Sprintf("cannot change live: the %s present functions are removed first", before)
+			return fmt.Sprintf("the %s present functions are removed first, which interrupts their traffic", before)
 		}
 	}
 	return ""

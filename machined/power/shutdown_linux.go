@@ -99,8 +99,8 @@ func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
 	return nil
 }
 
-// within runs do until the deadline, and returns its error. If do does not return in time, within
-// returns an error, and do continues to run in its goroutine.
+// The function within runs do until the deadline, and returns its error. If do does not return in
+// time, the function returns an error, and do continues to run in its goroutine.
 func within(deadline time.Time, do func(context.Context) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()

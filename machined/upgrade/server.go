@@ -154,8 +154,8 @@ func (s *Server) copyBootImage(name string) (signed []byte, err error) {
 	return signed, errors.Join(err, f.Close())
 }
 
-// with opens the files of the bundle and calls do. All reads fail after the end of ctx, because a
-// file that is open at shutdown would block the unmount of DATA.
+// The method with opens the files of the bundle and calls do. All reads fail after the end of ctx,
+// because a file that is open at shutdown would block the unmount of DATA.
 func (g *servedBundle) with(ctx context.Context, do func(bundle.Copy) error) error {
 	root, err := os.Open(g.root)
 	if err != nil {

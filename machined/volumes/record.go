@@ -68,7 +68,7 @@ func writeRecords(path string, records []Record) error {
 	return nil
 }
 
-// with returns a copy of the records with r. r replaces the record with the same name.
+// The function with returns a copy of the records with r. r replaces the record with the same name.
 func with(records []Record, r Record) []Record {
 	out := slices.DeleteFunc(slices.Clone(records), func(o Record) bool { return o.Name == r.Name })
 	out = append(out, r)

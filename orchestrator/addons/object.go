@@ -171,7 +171,8 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 
 // parse reads the objects of a text. The items of a list are separate objects.
 func parse(text string) ([]*unstructured.Unstructured, error) {
-	// YAMLReader replaces \r\n, too. So each document is a part of this text, and has its lines.
+	// YAMLReader also replaces \r\n. With the same replacement here, each document is a substring
+	// of the text, so its first line number can be computed.
 	text = strings.ReplaceAll(text, "\r\n", "\n")
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	var all []*unstructured.Unstructured
@@ -394,9 +395,9 @@ func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest st
 		case "pre-install", "pre-upgrade", "post-install", "post-upgrade":
 			o.Hook.events = append(o.Hook.events, event)
 		case "", "crd-install":
-		// These events are not supported: pre-delete, post-delete, pre-rollback, post-rollback,
-		// test, test-success, test-failure.
 		default:
+			// These events are not supported: pre-delete, post-delete, pre-rollback,
+			// post-rollback, test, test-success, test-failure.
 		}
 	}
 	if named := annotations[helmHook]; named != "" && named != "crd-install" {

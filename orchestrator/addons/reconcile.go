@@ -444,7 +444,7 @@ func (k *reconciler) prune(ctx context.Context, items []Item, r Record, out *out
 	return r.without(gone), nil
 }
 
-// without returns the record without the deleted items.
+// The method without returns the record without the deleted items.
 func (r Record) without(gone map[key]bool) Record {
 	r.Inventory = slices.DeleteFunc(slices.Clone(r.Inventory), func(i Item) bool { return gone[i.key()] })
 	names := map[string]bool{}

@@ -90,7 +90,7 @@ func serve(socket net.Listener, name string) {
 // stations step together.
 type stations []*station
 
-// until advances the time of the machines until a condition holds.
+// The method until advances the time of the machines until a condition holds.
 func (all stations) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)

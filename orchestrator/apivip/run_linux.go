@@ -72,7 +72,8 @@ type agent struct {
 }
 
 // flowDropInterval is the shortest time between two passes over all tracked connections of the
-// kernel. Forged claims must not cause more passes.
+// kernel. Without this limit, an attacker could cause a pass with each forged announcement of an
+// address.
 const flowDropInterval = time.Second
 
 func newAgent(spec nodespec.Spec) *agent {
@@ -240,9 +241,9 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	return works, strings.Join(parts, "; ")
 }
 
-// linkFor returns the link on which this machine would hold an address, and to, the machine's own
-// address to which connections are redirected. missing is the reason if the machine lacks the link
-// or the address.
+// linkFor returns the link on which this machine would hold an address. The result to is the
+// machine's own address, to which connections are redirected. missing is the reason if the machine
+// lacks the link or the address.
 func (a *agent) linkFor(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
 	if to = ownAddress(a.spec, address); !to.IsValid() {
 		return neighbor.Link{}, netip.Addr{}, "this machine has no address of its family"

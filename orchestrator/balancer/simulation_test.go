@@ -68,7 +68,7 @@ type world struct {
 
 func (w *world) clock() time.Time { return simtest.Begin().Add(w.Now) }
 
-// in schedules an event after a delay, and a step after the event.
+// The method in schedules an event after a delay, and a step after the event.
 func (w *world) in(d time.Duration, do func()) {
 	w.In(d, func() {
 		do()

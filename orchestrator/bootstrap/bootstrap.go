@@ -185,7 +185,7 @@ type problems struct {
 	why   map[string]string // by subject
 }
 
-// of returns the function that reports the problem of a subject; "" clears it.
+// The method of returns the function that reports the problem of a subject; "" clears it.
 func (t *problems) of(what string) func(why string) {
 	return func(why string) {
 		t.mu.Lock()

@@ -167,7 +167,7 @@ func schemaOf(t reflect.Type) *apiextensionsv1.JSONSchemaProps {
 	panic(fmt.Sprintf("%s: no schema for it is known", t)) // a test builds all schemas
 }
 
-// at changes the part of a schema at a path.
+// The function at changes the part of a schema at a path.
 func at(schema *apiextensionsv1.JSONSchemaProps, path string, change func(*apiextensionsv1.JSONSchemaProps)) {
 	name, rest, deeper := strings.Cut(path, ".")
 	field, there := schema.Properties[name]

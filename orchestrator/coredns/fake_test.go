@@ -293,7 +293,7 @@ func (n node) ask(network, name string, kind uint16, size uint16) (*dns.Msg, err
 	return answer, err
 }
 
-// until repeats a query until the answer has the expected response code.
+// The method until repeats a query until the answer has the expected response code.
 func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
 	t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)

@@ -116,7 +116,7 @@ var Commands = map[string]Command{
 	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),
 }
 
-// with makes a command of a function with a request.
+// The function with makes a command of a function with a request.
 func with[Q any](do func(context.Context, localMember, Q) (any, error)) Command {
 	return func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		order, err := nodespec.ReadRequest[Q](request)

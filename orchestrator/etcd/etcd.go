@@ -76,8 +76,8 @@ func peerURL(spec nodespec.Spec) string {
 //     of 1 second.
 //   - etcd accepts a certificate of the etcd CA from any client address.
 //   - Several learners are permitted at once: machines that are switched on together all join, and
-//     learners are not part of a quorum. The limit is the same for every configuration: each member
-//     compares the learners that it knows with its own limit, and does not start if there are more.
+//     learners are not part of a quorum. The limit is the same on all machines: a member does not
+//     start if it knows more learners than its own limit permits.
 //   - etcd logs requests that take longer than 300 ms. The unit in the file is nanoseconds.
 //     Embedded etcd has no default and would log every request.
 //   - With pre-vote and the strict check of reconfigurations, a returning member never disturbs a

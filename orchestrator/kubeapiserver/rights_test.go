@@ -151,7 +151,7 @@ func upstreamObjects() (all []runtime.Object) {
 // stores are the authorizer's caches of an API server that does not run.
 type stores struct{ rbacinformers.Interface }
 
-// of returns the store for the kind of an object.
+// The method of returns the store for the kind of an object.
 func (s stores) of(object any) cache.Store {
 	switch object.(type) {
 	case *rbacv1.ClusterRole:

@@ -66,8 +66,8 @@ func Authorities(spec nodespec.Spec, dirs dirs.Dirs) string {
 	return filepath.Join(dirs.Node, nodespec.CA)
 }
 
-// at returns the server at a loopback address. Every API server that answers there has a
-// certificate for localhost.
+// The function at returns the server at a loopback address. Every API server that answers there has
+// a certificate for localhost.
 func at(address netip.AddrPort) Server {
 	return Server{URL: "https://" + address.String(), Name: "localhost"}
 }

@@ -86,8 +86,8 @@ func (l *loop) tick() {
 	}
 }
 
-// until calls tick until good returns true. After half an hour of simulated time, it fails the
-// test.
+// The method until calls tick until good returns true. After half an hour of simulated time, it
+// fails the test.
 func (l *loop) until(what string, good func() bool) {
 	l.t.Helper()
 	for range 180 {

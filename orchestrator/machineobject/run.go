@@ -53,9 +53,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run updates the status of the machine's own object and performs its permits and orders, until ctx
-// is done. The function leads reports whether the etcd member of this machine is the leader. The
-// component is always ready, because an object that cannot be written is no fault of the running
-// version.
+// is done. Run calls the function leads to find out whether the etcd member of this machine is the
+// leader. The component is always ready: a version on trial must not be rolled back because the
+// object cannot be written.
 func Run(ctx context.Context, env component.Env, leads func(context.Context) (bool, error)) error {
 	idle := func() { env.Announce(Name, true, "") }
 	idle()

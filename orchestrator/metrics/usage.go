@@ -86,7 +86,7 @@ type store struct {
 	nodes map[string]measured
 }
 
-// of returns the windows of a node, or the zero value if no report of the node is known.
+// The method of returns the windows of a node, or the zero value if no report of the node is known.
 func (b *store) of(node string) measured {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

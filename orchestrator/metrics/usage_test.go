@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// at returns the time that is this number of seconds after the start of the test.
+// The function at returns the time that is this number of seconds after the start of the test.
 func at(seconds int) time.Time { return time.Unix(1_900_000_000+int64(seconds), 0) }
 
 func TestWindow(t *testing.T) {

@@ -91,9 +91,9 @@ func begin(ctx context.Context, env component.Env, name string) (*identities, er
 	return &identities{name: name, announce: env.Announce, config: config, root: root}, nil
 }
 
-// of returns a client with the identity of a service account of kube-system. It creates the account
-// if it is missing, and repeats requests that the API server rejects. It returns nil when ctx is
-// done.
+// The method of returns a client with the identity of a service account of kube-system. It creates
+// the account if it is missing, and repeats requests that the API server rejects. It returns nil
+// when ctx is done.
 func (i *identities) of(ctx context.Context, account string) kubernetes.Interface {
 	return retry(ctx, i, account, i.builder().Client)
 }

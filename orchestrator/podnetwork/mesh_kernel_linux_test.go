@@ -286,7 +286,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// up adds addresses to a link and sets the link up.
+// The function up adds addresses to a link and sets the link up.
 func up(t *testing.T, name string, own ...netip.Prefix) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

@@ -69,7 +69,7 @@ func Run(ctx context.Context, components []component.Component, announce compone
 	return first
 }
 
-// because returns the error for a component that has ended by itself.
+// The function because returns the error for a component that has ended by itself.
 func because(name string, err error) error {
 	if err == nil {
 		return fmt.Errorf("%s ended by itself without an error", name)

@@ -110,8 +110,8 @@ func (f *File) complete() (*File, error) {
 	return out.clone(), nil // clone gives all numbers the type of JSON, so equal numbers are equal
 }
 
-// over returns the fields of spec, with the value in defaults for each field that spec lacks. It
-// does the same within blocks of fields.
+// The function over returns the fields of spec, with the value in defaults for each field that spec
+// lacks. It does the same within blocks of fields.
 func over(defaults, spec map[string]any) map[string]any {
 	out := maps.Clone(defaults)
 	if out == nil {

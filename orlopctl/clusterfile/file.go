@@ -161,7 +161,8 @@ func specOf(documents []kinded, kind string) map[string]any {
 	return map[string]any{}
 }
 
-// without returns the fields of spec that differ from the defaults, also in nested fields.
+// The function without returns the fields of spec that differ from the defaults, also in nested
+// fields.
 func without(spec, defaults map[string]any) map[string]any {
 	out := map[string]any{}
 	for key, value := range spec {

@@ -412,7 +412,8 @@ func bar(u *api.UpgradeStatus, width int) string {
 	return fmt.Sprintf("[%s%s] %3.0f%% of %s", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*part, layout.FormatSize(uint64(u.Total)))
 }
 
-// since returns the time since at. It returns "-" if at is unknown.
+// The method since returns the duration from the time at until now. It returns "-" if at is
+// unknown.
 func (s State) since(at time.Time) string {
 	if at.IsZero() {
 		return "-"

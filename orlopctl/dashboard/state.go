@@ -201,7 +201,7 @@ func (s State) settled(before Log) State {
 	return s
 }
 
-// with returns the state after a change of machine i.
+// The method with returns the state after a change of machine i.
 func (s State) with(i int, change func(*machine)) State {
 	s.machines = slices.Clone(s.machines)
 	change(&s.machines[i])

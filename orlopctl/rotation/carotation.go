@@ -263,7 +263,7 @@ func (r *caRotation) held(ctx context.Context, i int) error {
 	return nil
 }
 
-// since returns the time at which the active configuration of machine i became active.
+// The method since returns the time at which the active configuration of machine i became active.
 func (r *caRotation) since(ctx context.Context, i int) (time.Time, error) {
 	var shown struct {
 		Applied time.Time `json:"applied"`

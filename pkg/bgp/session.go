@@ -201,7 +201,7 @@ func (s session) hop(p netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// without returns the routes of all that are not in some.
+// The function without returns the routes of the list all that are not in the list some.
 func without(all, some []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return slices.Contains(some, p) })
 }

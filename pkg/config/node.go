@@ -134,7 +134,8 @@ func OwnTaint(key string) string {
 	return ""
 }
 
-// within reports whether a domain equals the domain of, or is below it.
+// The function within reports whether a domain equals the domain in the parameter of, or is below
+// that domain.
 func within(domain, of string) bool {
 	return domain == of || strings.HasSuffix(domain, "."+of)
 }

@@ -21,7 +21,7 @@ func newReport(file string, origins map[string]Origin) *report {
 	return &report{file: file, origins: origins, broken: map[string]bool{}, reported: map[string]bool{}}
 }
 
-// at adds a problem of a value that cannot be parsed, with the position of its node.
+// The method at adds a problem of a value that cannot be parsed, with the position of its node.
 func (r *report) at(n *yaml.Node, path string, w wrong) {
 	r.broken[path] = true
 	r.add(n.Line, n.Column, path, w)
@@ -34,8 +34,9 @@ func (r *report) add(line, column int, path string, w wrong) {
 	})
 }
 
-// on adds a problem of a parsed field, unless the field has a problem already. The position is that
-// of the field, or of the nearest enclosing value in the file if the field is not in the file.
+// The method on adds a problem of a parsed field, unless the field has a problem already. The
+// position is that of the field, or of the nearest enclosing value in the file if the field is not
+// in the file.
 func (r *report) on(path string, w wrong) {
 	if r.reported[path] {
 		return

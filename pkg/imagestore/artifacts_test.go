@@ -115,7 +115,7 @@ func namespaceOf(ctx context.Context) string {
 	return strings.Join(md.Get("containerd-namespace"), ", ")
 }
 
-// in returns the images of the namespace of a call.
+// The method in returns the images of the namespace of a call.
 func (d *daemon) in(ctx context.Context) map[string]*imagesapi.Image {
 	if namespaceOf(ctx) == signatureNamespace {
 		return d.fetched

@@ -31,7 +31,7 @@ func gzipped(content []byte) []byte {
 	return b.Bytes()
 }
 
-// at returns a file with bytes at an offset.
+// The function at returns a file with bytes at an offset.
 func at(offset int, magic string) []byte {
 	return append(append(bytes.Repeat([]byte{0xa5}, offset), magic...), bytes.Repeat([]byte{0xa5}, 1024)...)
 }

@@ -17,8 +17,8 @@ type ClockView struct {
 	Unknown bool
 }
 
-// at returns the time at which to verify a chain: Now, or the earliest possible time if Now is
-// unknown.
+// The method at returns the time at which to verify a chain: Now, or the earliest possible time if
+// Now is unknown.
 func (v ClockView) at(chain []*x509.Certificate) time.Time {
 	if v.Unknown {
 		return earliestTime(chain, v.Floor)

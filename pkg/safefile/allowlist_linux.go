@@ -137,7 +137,7 @@ func (l *AllowList) readable(resolved string, mode uint32, all bool) bool {
 		mode&unix.S_IFMT == unix.S_IFDIR && slices.ContainsFunc(l.Trees, func(t Subtree) bool { return within(t.Path, resolved) && t.Path != resolved })
 }
 
-// within reports whether a path is the path tree itself, or is below it.
+// The function within reports whether a path is the path tree itself, or is below it.
 func within(name, tree string) bool {
 	return name == tree || tree == "/" || strings.HasPrefix(name, tree+"/")
 }

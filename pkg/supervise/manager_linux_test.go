@@ -69,8 +69,8 @@ func (b *bench) set(services ...Service) {
 	}
 }
 
-// until waits until the function ok returns true for the status of the service, and returns this
-// status. what describes the awaited status if the test fails.
+// The method until waits until the function ok returns true for the status of the service, and
+// returns this status. what describes the awaited status if the test fails.
 func (b *bench) until(name, what string, ok func(Status) bool) Status {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)

@@ -71,8 +71,8 @@ func (s Spec) start(files Files) (int, error) {
 	return pid, nil
 }
 
-// prepareThread sets the attributes of the calling thread that a child created by the thread
-// inherits.
+// prepareThread sets attributes of the calling thread. A child that this thread creates inherits
+// them.
 func (s Spec) prepareThread() error {
 	if s.Nice != 0 {
 		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, s.Nice); err != nil {
@@ -152,9 +152,9 @@ func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	var old []Rlimit
 	restore = func() {
 		for _, l := range slices.Backward(old) {
-			// An error here must not end PID 1, so it is ignored. An old limit was allowed before,
-			// but machined needs CAP_SYS_RESOURCE to raise a hard limit again. Without this
-			// capability, the next service with limits fails to start.
+			// To restore an old limit, machined may have to raise a hard limit, which needs
+			// CAP_SYS_RESOURCE. Without this capability, the restore fails. The error must not end
+			// PID 1, so it is ignored; the next service with limits then fails to start.
 			_ = setRlimit(l)
 		}
 	}

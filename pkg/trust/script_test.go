@@ -73,7 +73,7 @@ func (h *holder) now() time.Time { return noon.Add(sinceStart() + h.ahead) }
 // sinceStart returns the virtual time since the start of a script.
 func sinceStart() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
-// on returns the machines after the word `on`, up to the word `by`.
+// The method on returns the machines after the word `on`, up to the word `by`.
 func (w *ledgers) on(args []string) []*holder {
 	var out []*holder
 	for _, name := range scripttest.Words(args, "on", "by") {

@@ -72,7 +72,7 @@ type upgradeFigures struct {
 
 // idleFigures are the use of processors while no client sends a request, in seconds per minute.
 type idleFigures struct {
-	// IdleProcessor is the processor time of this computer that the emulator uses.
+	// IdleProcessor is the processor time that the emulator uses on this computer.
 	IdleProcessor *float64 `json:"idle_processor_s_per_min,omitempty"`
 	// IdleBusy is the time that the machine's kernel reports as busy, summed over its processors.
 	IdleBusy *float64 `json:"idle_busy_s_per_min,omitempty"`
@@ -183,8 +183,9 @@ type report struct {
 	Targets     []targets.Result `json:"targets,omitempty"`
 }
 
-// addOurs adds the result of a boot of our machine. early is the number of its attempts that ended
-// early (again). addFormer and addBaseline do the same for the other sides.
+// addOurs adds the result of a boot of our machine. early is the number of attempts for this boot
+// that ended early; the function again repeats such an attempt. addFormer and addBaseline do the
+// same for the other sides.
 func (r *report) addOurs(run machineRun, early int, err error) {
 	r.EarlyEnds += early
 	if err == nil {

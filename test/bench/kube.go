@@ -88,9 +88,9 @@ func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kuberne
 	return kube, nil
 }
 
-// until watches until an object satisfies ok, and returns the local time at which the watch
-// delivered that object. It starts the watch again if the watch ends or if the API server rejects
-// it. An API server rejects the watch until the first API server has created the rights of
+// The function until watches until an object satisfies ok, and returns the local time at which the
+// watch delivered that object. It starts the watch again if the watch ends or if the API server
+// rejects it. An API server rejects the watch until the first API server has created the rights of
 // administrators.
 func until(ctx context.Context, begin func() (watch.Interface, error), ok func(watch.Event) bool) (time.Time, error) {
 	var last error

@@ -237,8 +237,8 @@ func measureSystem(ctx context.Context, o options, s system, podImage, pair, dir
 // without a request. The boot is then repeated.
 var errEarly = errors.New("the machine ended early")
 
-// again runs a boot, and repeats it after errEarly, up to the number of tries. It returns how many
-// attempts ended early.
+// The function again runs a boot, and repeats it after errEarly, up to the number of tries. It
+// returns how many attempts ended early.
 func again[T any](what string, boot func() (T, error)) (T, int, error) {
 	for early := 0; ; {
 		fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), what)

@@ -79,9 +79,9 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// since returns the counts of the requests after the histograms before were read. If the total of a
-// verb is lower than before, the API server has restarted. In this case, since returns all counts
-// of this verb.
+// The method since returns the counts of the requests after the histograms before were read. If the
+// total of a verb is lower than before, the API server has restarted. In this case, the method
+// returns all counts of this verb.
 func (l latencies) since(before latencies) latencies {
 	out := latencies{}
 	for verb, h := range l {

@@ -179,8 +179,8 @@ func seconds(v *float64) string {
 	return fmt.Sprintf("%.1f s", *v)
 }
 
-// since returns the duration in seconds between two instants. It returns nil if an instant is zero,
-// because it was not reached.
+// The function since returns the duration in seconds between two instants. It returns nil if an
+// instant is zero, because it was not reached.
 func since(from, to time.Time) *float64 {
 	if from.IsZero() || to.IsZero() {
 		return nil
@@ -249,8 +249,8 @@ func (b *bench) keepEvents(ctx context.Context, machine, file string) error {
 	})
 }
 
-// with connects to the management API of a machine, calls do, and closes the connection. The
-// parameter machine is the name of a context of orlopctl.
+// The method with connects to the management API of a machine, calls do, and closes the connection.
+// The parameter machine is the name of a context of orlopctl.
 func (b *bench) with(ctx context.Context, machine string, do func(*client.Client) error) error {
 	c, err := b.cluster.Connect(ctx, machine)
 	if err != nil {

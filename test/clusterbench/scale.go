@@ -300,9 +300,9 @@ func loadObject(pods int32) *apps.Deployment {
 	}
 }
 
-// until waits until all pods of the Deployment are updated and available, at most for the duration
-// limit in the time of this computer. It returns the number of updated pods. done is true if all
-// pods were updated and available in time. until fails only if ctx ends.
+// The method until waits until all pods of the Deployment are updated and available, at most for
+// the duration limit in the time of this computer. It returns the number of updated pods. done is
+// true if all pods were updated and available in time. The method fails only if ctx ends.
 func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updated int, done bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -674,7 +674,8 @@ func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until calls f repeatedly until f returns nil. At the deadline it returns the last error of f.
+// The function until calls f repeatedly until f returns nil. At the deadline it returns the last
+// error of f.
 func until(deadline time.Duration, f func() error) error {
 	end := time.After(deadline)
 	tick := time.NewTicker(every)

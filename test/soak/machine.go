@@ -69,7 +69,7 @@ func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine
 	return &machine{Machine: m, network: network, operator: cert}, nil
 }
 
-// off ends the machine and its network.
+// The method off ends the machine and its network.
 func (m *machine) off() error { return errors.Join(m.Close(), m.network.Close()) }
 
 // answers waits until the machine answers a call of the operator.
@@ -85,8 +85,8 @@ func (m *machine) answers(ctx context.Context) error {
 	})
 }
 
-// until polls the machine until done returns true. It connects again after errors, for example
-// while the machine reboots. It fails if ctx ends or if the machine rejects the operator.
+// The method until polls the machine until done returns true. It connects again after errors, for
+// example while the machine reboots. It fails if ctx ends or if the machine rejects the operator.
 func (m *machine) until(ctx context.Context, what string, done func(context.Context, *client.Client) (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

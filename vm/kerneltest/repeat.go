@@ -24,8 +24,8 @@ const (
 // in which the program started.
 type progress struct{ boots, runs int }
 
-// again decides after each boot whether the program runs once more. It returns the reason, or an
-// empty string if the result counts.
+// The method again decides after each boot whether the program runs once more. It returns the
+// reason, or an empty string if the result counts.
 //
 //	the guest has reported the end of the program            the result counts
 //	the machine ended before the program started             another boot, up to maxBoots

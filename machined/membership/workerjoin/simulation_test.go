@@ -520,8 +520,8 @@ func (w *world) event() {
 	}
 }
 
-// until makes a machine call the given control-plane machines until a condition holds, and fails
-// after too many tries.
+// The method until makes a machine call the given control-plane machines until a condition holds,
+// and fails after too many tries.
 func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
 	w.requests = nil
 	for try := 0; !holds(); try++ {

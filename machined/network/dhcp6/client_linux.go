@@ -72,7 +72,8 @@ func New(opt Options) *Client {
 	}
 }
 
-// within returns the part of a lease that a mode requests; nil if the lease has no such part.
+// The method within returns the part of a lease that a mode requests; nil if the lease has no such
+// part.
 func (l *Lease) within(m Mode) *Lease {
 	if l == nil {
 		return nil

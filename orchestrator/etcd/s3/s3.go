@@ -63,8 +63,8 @@ func (b Bucket) Put(ctx context.Context, key string, body io.ReaderAt, size int6
 	return nil
 }
 
-// without removes the access key from a message of the store, because stores tend to repeat the
-// key.
+// The method without removes the access key from a message of the store, because stores tend to
+// repeat the key.
 func (b Bucket) without(text string) string {
 	return strings.ReplaceAll(text, cmp.Or(b.AccessKey, "\x00"), "…")
 }

@@ -47,8 +47,8 @@ func (m *memory) KernelPartitionAdd(int, uint64, uint64) error    { return nil }
 func (m *memory) KernelPartitionResize(int, uint64, uint64) error { return nil }
 func (m *memory) KernelPartitionDelete(int) error                 { return nil }
 
-// TestRead: with one or all sectors of the primary table unreadable, Read uses the backup; without
-// both it fails.
+// TestRead checks that Read uses the backup table if sectors of the primary table are unreadable,
+// and that Read fails if sectors of both tables are unreadable.
 func TestRead(t *testing.T) {
 	kind, own := uuid.New(), uuid.New()
 	disk := &memory{data: make([]byte, size), bad: map[int64]bool{}}

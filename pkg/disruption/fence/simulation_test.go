@@ -229,7 +229,7 @@ func (w *world) join(name string, plane bool) {
 
 func (w *world) maybe(p float64) bool { return w.rand.Float64() < p }
 
-// within returns a random number of ticks.
+// The method within returns a random number of ticks.
 func (w *world) within(d time.Duration) time.Duration {
 	return time.Duration(w.rand.IntN(int(d/tick)+1)) * tick
 }

@@ -99,8 +99,8 @@ func open(t *testing.T, link string, o Options) *Capture {
 	return c
 }
 
-// until reads packets up to the first packet for which last returns true. It returns the packets
-// for which wanted returns true.
+// The function until reads packets up to the first packet for which last returns true. It returns
+// the packets for which wanted returns true.
 func until(t *testing.T, c *Capture, wanted, last func(Packet) bool) []Packet {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
