@@ -6,6 +6,7 @@ import (
 
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/approvals"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/approval"
@@ -49,20 +50,39 @@ func (a *applier) approve(ctx context.Context, before, next *config.Config, r *a
 // checkRollback rejects a rollback to a version with saved documents (nil for none). The rollback
 // needs an approval if the documents have other values of guarded fields than the active
 // configuration. This is always so for a version that does not know approvals, because its
-// configuration has no rule.
-func checkRollback(ctx context.Context, m *machine, saved []byte) error {
+// configuration has no rule. A rollback without an approval needs force if the machine would trust
+// a removed CA again.
+func checkRollback(ctx context.Context, m *machine, saved []byte, force bool) error {
 	if err := m.domains.extensions.CheckRollback(saved); err != nil {
 		return err
 	}
 	now := m.config.active.Current().Config
 	rule := now.Approvals()
 	if rule == nil || keepsGuarded(rule, now, saved) {
-		return nil
+		if force {
+			return nil
+		}
+		return checkReturningCAs(now, saved)
 	}
 	p := approval.FromContext(ctx)
-	by, err := m.config.approvals.CheckRollback(api.Upgrade_Rollback_FullMethodName, p.Content, p.Approval)
+	by, err := m.config.approvals.CheckRollback(rule, api.Upgrade_Rollback_FullMethodName, p.Content, p.Approval)
 	machinedapi.SetApprovers(ctx, by)
 	return err
+}
+
+// checkReturningCAs returns an error if a rollback from the configuration now to saved documents
+// makes the machine trust a CA again that was removed since the upgrade. It accepts documents that
+// this version cannot read, because only the other version reads them.
+func checkReturningCAs(now *config.Config, saved []byte) error {
+	then, problems := config.Parse("", saved)
+	if now == nil || then == nil || len(problems) > 0 {
+		return nil
+	}
+	owner, err := ownership.Owner()
+	if err != nil {
+		return err
+	}
+	return ownership.CheckRollback(now, then, owner)
 }
 
 // keepsGuarded reports whether the return from the configuration now to saved documents changes no

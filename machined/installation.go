@@ -74,7 +74,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				_, _ = m.config.active.Reload() // the configuration topic reports the problem
 			},
 			CheckUpgrade:  m.domains.extensions.CheckUpgrade,
-			CheckRollback: func(ctx context.Context, saved []byte) error { return checkRollback(ctx, m, saved) },
+			CheckRollback: func(ctx context.Context, saved []byte, force bool) error { return checkRollback(ctx, m, saved, force) },
 		},
 		Trial: upgrade.Trial{
 			Started: m.reports.progress.Started(),

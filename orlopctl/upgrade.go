@@ -167,7 +167,9 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		Short:       "Roll back to the previous version",
 		Long: "Reboot into the previous version, with the configuration that was active when that version was committed, and wait\n" +
 			"for the outcome. You must type the machine's name first, unless --yes is given. The machine asks the cluster first,\n" +
-			"as before an upgrade. If the previous version has another minor version of Kubernetes, roll back the workers first.",
+			"as before an upgrade. If the previous version has another minor version of Kubernetes, roll back the workers first.\n" +
+			"The machine refuses if its earlier configuration trusts a CA (of operators, clients, machines) that was removed since;\n" +
+			"--force permits this, too.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var to string

@@ -70,12 +70,9 @@ func (g *Gate) CheckChange(rule *config.Approvals, method string, changes map[st
 	return g.check(rule, approval.Call{Method: method, Content: changes, Partial: true}, file)
 }
 
-// CheckRollback is Check for a rollback that changes guarded fields.
-func (g *Gate) CheckRollback(method string, content map[string]string, file []byte) (by []string, err error) {
-	rule := g.deps.Config().Approvals()
-	if rule == nil {
-		return nil, nil
-	}
+// CheckRollback is Check for a rollback that changes guarded fields. rule is the rule before the
+// rollback.
+func (g *Gate) CheckRollback(rule *config.Approvals, method string, content map[string]string, file []byte) (by []string, err error) {
 	return g.check(rule, approval.Call{Method: method, Content: content}, file)
 }
 

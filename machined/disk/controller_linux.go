@@ -47,8 +47,8 @@ type Controller struct {
 	problem *cell.Cell[string]
 	prober  *diskprobe.Prober
 	changed cell.Signal // wakes Watch: a disk or a partition was added or removed
-	// setUps is the number of times that SetUp has read the disks. Watch compares it before and after
-	// its own read, which can take seconds: an older result must not replace a newer one.
+	// setUps is the number of times that SetUp has read the disks. Watch compares it before and
+	// after its own read, which can take seconds: an older result must not replace a newer one.
 	setUps atomic.Uint64
 }
 

@@ -100,9 +100,9 @@ func CheckMedium(own []byte, next *config.Config) error {
 	if len(own) == 0 {
 		return nil
 	}
-	cas, err := pki.ParseCerts(own)
+	cas, err := parseOwners(own)
 	if err != nil {
-		return fmt.Errorf("operator's CA: %w", err)
+		return err
 	}
 	owners := map[string]bool{}
 	for _, ca := range cas {

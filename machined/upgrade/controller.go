@@ -106,10 +106,12 @@ type Configuration struct {
 	// Reload activates the stored documents.
 	Reload func()
 	// CheckUpgrade returns an error if an extension of the active configuration is missing for a
-	// version. CheckRollback returns an error if an extension of saved documents is missing; nil
-	// documents need no extension.
-	CheckUpgrade  func(version string) error
-	CheckRollback func(ctx context.Context, documents []byte) error
+	// version.
+	CheckUpgrade func(version string) error
+	// CheckRollback returns an error if a rollback to saved documents (nil for none) must not
+	// happen: an extension is missing, two operators must approve the change, or a removed CA
+	// would be trusted again. force overrides the last reason.
+	CheckRollback func(ctx context.Context, documents []byte, force bool) error
 }
 
 // Trial is the environment of a version on trial.

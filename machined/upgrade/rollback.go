@@ -54,7 +54,7 @@ func (c *Controller) rollback(ctx context.Context, to string, force bool, by str
 	}
 	saved, err := c.deps.records().SavedConfiguration(next.From)
 	if err == nil {
-		err = c.deps.Configuration.CheckRollback(ctx, saved)
+		err = c.deps.Configuration.CheckRollback(ctx, saved, force)
 	}
 	if err != nil {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)

@@ -4221,7 +4221,9 @@ func (x *ReadSBOMResponse) GetChunk() []byte {
 
 type RollbackRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Force bool                   `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"` // as in UploadBundleRequest
+	// As in UploadBundleRequest. It also permits a rollback to a configuration with a CA that was
+	// removed since the upgrade.
+	Force bool `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"`
 	// The file of an approval (package approval). A machine without a rule ignores it.
 	Approval      []byte `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
