@@ -149,6 +149,9 @@ func (l *auditList) print(line auditLine) error {
 	if e.Target != "" {
 		l.ios.Printf(", %s", format.Clean(e.Target))
 	}
+	if e.Approvers != "" {
+		l.ios.Printf(", approved by %s", format.Clean(e.Approvers))
+	}
 	if e.Reason != "" {
 		l.ios.Printf(": %s", format.Clean(e.Reason))
 	}

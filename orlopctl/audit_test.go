@@ -134,3 +134,20 @@ func TestAuditOfOneRecord(t *testing.T) {
 		})
 	}
 }
+
+// TestAuditLine checks the line of an entry, with all its parts.
+func TestAuditLine(t *testing.T) {
+	var out strings.Builder
+	l := auditList{ios: &iostreams.Streams{Out: &out, Format: "table"}}
+	e := audit.Entry{Number: 7, At: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), Call: audit.Call{
+		Subject: "CN=admin", Role: "admin", Peer: "192.0.2.1:40000", Method: "/orlop.v1alpha1.Config/Apply", Target: "no trial",
+		Status: "Internal", Reason: "disk full", Approvers: "alice, carol",
+	}}
+	if err := l.print(auditLine{entry: e}); err != nil {
+		t.Fatal(err)
+	}
+	want := "     7  2026-11-30T12:00:00.000Z  Internal           Config/Apply by CN=admin (admin) from 192.0.2.1:40000, no trial, approved by alice, carol: disk full\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
