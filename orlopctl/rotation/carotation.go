@@ -63,7 +63,7 @@ func CACommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 			"computer makes the new CA, and stores it in the file of secrets. If the command is interrupted, call it again: it\n" +
 			"continues with the remaining steps.\n\n" +
 			"kubernetes: pods that read the cluster's CA only at their start (kube-root-ca.crt) must be restarted between the\n" +
-			"first and the second step; --one-step stops there. etcd: each step restarts the machine's API server.",
+			"first and the second step; --one-step stops there. etcd: the first and the last step restart the API server.",
 		Example:   "  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml --dry-run\n  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: names,
