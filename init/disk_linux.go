@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -167,12 +168,20 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 		if all := guids[d.disk]; d.number > 0 && d.number <= len(all) {
 			devices[i].partUUID = all[d.number-1]
 		}
-		if _, read := guids[d.name]; read {
+		if _, read := guids[d.name]; read && !isUSB(filepath.Join(dir, d.name)) {
 			// the attribute of an NVMe disk, or of a SCSI disk
 			devices[i].wwid = attribute(filepath.Join(dir, d.name), "wwid", "device/wwid")
 		}
 	}
 	return devices, nil
+}
+
+// isUSB reports whether a disk is connected by USB. link is its entry in /sys/class/block. The
+// identifier of such a disk proves nothing: the bridge in its case makes it, and a person who copies
+// the system disk can choose it. So a copy on USB is never a second path to the system disk.
+func isUSB(link string) bool {
+	target, err := os.Readlink(link)
+	return err != nil || strings.Contains(target, "/usb")
 }
 
 // diskOf returns the disk of a partition. The sysfs directory of a partition is inside the

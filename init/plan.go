@@ -67,7 +67,8 @@ type blockDevice struct {
 	number   int       // number of a partition in the table; 0 for a disk
 	label    string    // GPT label of a partition
 	partUUID uuid.UUID // unique GUID of a partition; zero if it has not been read
-	// world wide identifier of a disk; empty if the disk has none or init has not read it
+	// world wide identifier of a disk; empty if the disk has none, is connected by USB, or if init
+	// has not read it
 	wwid string
 }
 
