@@ -9,8 +9,9 @@ import (
 
 // Some objects disappear when their work is done: Kubernetes deletes ended pods, requests for
 // certificates, events, and a Job some time after its end (ttlSecondsAfterFinished, which an
-// The add-on does not create them again, because a second run of a Job may undo the first. The
-// record lists them, so that another machine that becomes the leader knows them, too.
+// admission policy may set, too). kindRules names the kinds. The add-on does not create them again,
+// because a second run of a Job may undo the first. The record lists them, so that another machine
+// that becomes the leader knows them, too.
 
 // onceAnnotation marks an object that is applied once for each version of its text, and then left
 // alone.

@@ -26,7 +26,6 @@ import (
 // with a different UID belongs to another machine that now has the name. Without a quorum of etcd,
 // Nodes cannot be deleted. So the name is first checked against the list of revocations, which
 // needs no quorum. The list contains the name until another machine has it.
-// quorum. The list contains the name until another machine has it.
 
 // nodeTimeout bounds the request for a Node that the cache does not have.
 const nodeTimeout = 5 * time.Second
