@@ -177,8 +177,8 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 }
 
 // isUSB reports whether a disk is connected by USB. link is its entry in /sys/class/block. The
-// identifier of such a disk proves nothing: the bridge in its case makes it, and a person who copies
-// the system disk can choose it. So a copy on USB is never a second path to the system disk.
+// identifier of such a disk proves nothing: the bridge in its case makes it, and a person who
+// copies the system disk can choose it. So a copy on USB is never a second path to the system disk.
 func isUSB(link string) bool {
 	target, err := os.Readlink(link)
 	return err != nil || strings.Contains(target, "/usb")

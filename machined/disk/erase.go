@@ -52,7 +52,8 @@ func overwriteAll(ctx context.Context, d erasable) error {
 	return checkZeroed(ctx, d, 0, d.size(), erasePiece)
 }
 
-// checkZeroed reads a piece of every step of a range, and the last piece.
+// checkZeroed reads the first erasePiece bytes of every step bytes of a range, and the last piece.
+// It returns errRetained if a byte is not zero.
 func checkZeroed(ctx context.Context, d erasable, start, length, step uint64) error {
 	buffer := make([]byte, erasePiece)
 	look := func(at uint64) error {
@@ -79,10 +80,10 @@ func checkZeroed(ctx context.Context, d erasable, start, length, step uint64) er
 	return nil
 }
 
-// discardAll discards a partition and reads back samples. If the disk has retained data, it
-// overwrites the partition from the beginning until the time end. It returns the result as a
-// sentence for the operator.
-func discardAll(ctx context.Context, d erasable, end time.Time, now func() time.Time) (string, error) {
+// discardAll discards a partition and reads back samples. If the disk cannot discard, or has
+// retained data, discardAll overwrites the partition from its first byte on, and stops at the
+// deadline. It returns the result as a sentence for the operator.
+func discardAll(ctx context.Context, d erasable, deadline time.Time, now func() time.Time) (string, error) {
 	size := d.size()
 	step := max(erasePiece, size/samples/erasePiece*erasePiece)
 	discarded := d.discard(0, size)
@@ -100,7 +101,7 @@ func discardAll(ctx context.Context, d erasable, end time.Time, now func() time.
 		why = "the disk cannot discard"
 	}
 	done := uint64(0)
-	for done < size && now().Before(end) && ctx.Err() == nil {
+	for done < size && now().Before(deadline) && ctx.Err() == nil {
 		part := min(eraseStep, size-done)
 		if err := d.zeroOut(done, part); err != nil {
 			break // the result reports the rest

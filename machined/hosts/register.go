@@ -31,8 +31,8 @@ const publishInterval = 10 * time.Second
 type RegisterDeps struct {
 	// Enabled reports whether the configuration accepts inventories.
 	Enabled func() bool
-	// CheckSource returns an error unless a source address belongs to a single machine outside the
-	// cluster.
+	// CheckSource returns an error if a source address belongs to the cluster (to a machine, a pod
+	// or the control plane), or to no machine in particular (such as loopback).
 	CheckSource func(netip.Addr) error
 	// Members returns the fingerprints of the members of the cluster. Names returns their names,
 	// and the names of the machines with a ticket to join.

@@ -103,7 +103,8 @@ func (s *Server) Join(ctx context.Context, by api.Caller, r *api.JoinRequest) (*
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are requested at present; try again")
 	}
 	vs := s.quorum.voters(c)
-	if m.hasCertificate && !checked.ledger.TicketUsed(m.member.Ticket) { // other voters may know it
+	// other voters may have the member
+	if m.hasCertificate && !checked.ledger.TicketUsed(m.member.Ticket) {
 		if err := s.syncFor(ctx, vs); err != nil {
 			return nil, err
 		}

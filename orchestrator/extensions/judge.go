@@ -48,7 +48,7 @@ type conversion struct {
 type throttle struct {
 	who           string // "kubelets"
 	schema, level string // names of the FlowSchema and the PriorityLevelConfiguration
-	// Kubernetes sets the content of the object itself
+	// the FlowSchema, or the level, is an object of Kubernetes, which restores its content
 	ownSchema, ownLevel bool
 }
 
@@ -64,10 +64,12 @@ type obstacle struct {
 	suspend string
 }
 
-// calls are the results of recent calls of the API server.
+// calls are the results of recent calls: of webhooks by the API server, and of the API server by
+// the system.
 type calls struct {
-	failed  map[string]string // webhooks that the server could not call, by name
-	refused refusal           // the answer to a request of the system
+	failed map[string]string // webhooks that the server could not call, by name
+	// the last rejection of a request by the system; zero if there is none
+	refused refusal
 	// definitions with a converter that could not be called, by name
 	unconverted map[string]string
 }

@@ -112,8 +112,8 @@ func (pr printer) node(v reflect.Value, path string) *yaml.Node {
 	}
 }
 
-// leaf returns the text of a value that is printed as a single text, and true. The text of a secret
-// is Redacted.
+// leaf returns the text of a value and true if the value is printed as a single text; otherwise it
+// returns false. The text of a secret is Redacted.
 func leaf(v reflect.Value) (string, bool) {
 	if m, ok := v.Interface().(encoding.TextMarshaler); ok && v.Kind() != reflect.Pointer {
 		text, err := m.MarshalText()

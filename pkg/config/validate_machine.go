@@ -70,8 +70,8 @@ func (v machineValidator) machine(m *Machine) {
 	}
 }
 
-// kernelModule validates a module's name: at most 55 characters (MODULE_NAME_LEN in
-// linux/moduleparam.h is 64 minus the size of a pointer, with the final zero byte).
+// kernelModule validates a module's name: at most 55 characters. MODULE_NAME_LEN in
+// linux/moduleparam.h is 64 minus the size of a pointer, so 56, and includes the final zero byte.
 func (v machineValidator) kernelModule(path, name string) {
 	bad := name == "" || len(name) > 55
 	for i := range len(name) {

@@ -29,8 +29,8 @@ func (p Phase) Alive() bool {
 type Event string
 
 const (
-	Want              Event = "want"         // the service is in the desired state
-	Unwant            Event = "unwant"       // the service is not in the desired state
+	Want              Event = "want"         // the desired state contains the service
+	Unwant            Event = "unwant"       // the desired state does not contain the service
 	Restart           Event = "restart"      // the service needs a new process at once
 	DependenciesReady Event = "needs-ready"  // all dependencies are ready
 	DependenciesLost  Event = "needs-lost"   // a dependency is not ready
@@ -44,10 +44,10 @@ const (
 // State is the complete state of the state machine.
 type State struct {
 	Phase    Phase
-	Wanted   bool // the service is in the desired state (Want, Unwant)
+	Wanted   bool // the desired state contains the service (Want, Unwant)
 	Needs    bool // all dependencies are ready (DependenciesReady, DependenciesLost)
 	Failed   bool // gave up: the service is stopping because it was not ready in time
-	Failures int  // failures since the service was last ready for Backoff.Reset
+	Failures int  // failures since the service was last ready for the whole time Backoff.Reset
 }
 
 // Action is an output of the state machine. A service has one timer. SetTimer replaces it, or

@@ -33,10 +33,10 @@ type Content struct {
 // UnknownData is the kind of an area that is neither blank nor has a known signature.
 const UnknownData = "unknown data"
 
-// EndSize is the size of each end of an area, in bytes. The ends of a blank area contain only
-// zeros, and a wipe zeroes the ends. Almost all signatures in the tables of this package are in
-// these ends. The only exception is the second superblock of btrfs, at 64 MiB. Without it, the
-// signature farthest from an end is the second header of LUKS2, at 4 MiB.
+// EndSize is a number of bytes. The two ends of an area are its first and its last EndSize bytes.
+// The ends of a blank area contain only zeros, and a wipe zeroes the ends. All signatures in the
+// tables of this package are in the ends, except the second superblock of btrfs, at 64 MiB. Of the
+// other signatures, the second header of LUKS2 is the farthest from an end of the area, at 4 MiB.
 const EndSize = 8 << 20
 
 // Identify reads the known superblocks and signatures. The kind is empty if no superblock or
@@ -90,8 +90,9 @@ func Examine(r io.ReaderAt, size uint64) (Content, error) {
 
 // Unfinished reports whether a partition of the system is blank, or contains the remains of an
 // interrupted mke2fs: no signature, and zeros at both ends. mke2fs writes the superblock last, and
-// its other writes contain no signature. It never writes into the last 128 KiB, because it creates
-// no block group of this small size (lib/ext2fs/initialize.c).
+// its other writes contain no signature. It never writes into the last 128 KiB: it writes only to
+// the beginning of a block group, and it creates no last block group that is so small
+// (lib/ext2fs/initialize.c).
 func Unfinished(r io.ReaderAt, size uint64) (bool, error) {
 	const head, tail = 4096, 128 << 10
 	if size < head+tail {
