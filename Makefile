@@ -174,6 +174,10 @@ secure-boot: image
 	done
 	$(BUILD)/bin/imager -profile $(SECURE)/site/$(PROFILE).yaml -out $(SECURE)/site -outputs disk.raw,orlop.bundle -bin ''
 	$(BUILD)/bin/imager -profile $(SECURE)/site/$(PROFILE).yaml -out $(SECURE)/next -version 99.0.0 -outputs orlop.bundle -bin ''
+	test -e $(SECURE)/keys/operator.key || age-keygen -o $(SECURE)/keys/operator.key
+	mkdir -p $(SECURE)/encrypted; cp profiles/VERSION $(SECURE)/encrypted/
+	sed "s/^disk:/disk:\n  recipients: [$$(age-keygen -y $(SECURE)/keys/operator.key)]/" $(SECURE)/site/$(PROFILE).yaml > $(SECURE)/encrypted/$(PROFILE).yaml
+	$(BUILD)/bin/imager -profile $(SECURE)/encrypted/$(PROFILE).yaml -out $(SECURE)/encrypted -outputs disk.raw,orlop.bundle -bin ''
 	$(BUILD)/bin/imager -profile $(SECURE)/other/$(PROFILE).yaml -out $(SECURE)/other -version 99.0.0 -outputs disk.raw,orlop.bundle -bin ''
 
 .PHONY: broken

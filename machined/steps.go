@@ -8,7 +8,6 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
-	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -130,11 +129,14 @@ func stepStorage(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		m.domains.disks.Problem().Set(notInstalled)
 	} else {
-		if err := m.domains.disks.SetUp(ctx, disk.Config{}); err != nil {
+		if err := m.domains.disks.SetUp(ctx, firstDiskConfig()); err != nil {
 			m.reports.events.LogConsole("storage: " + err.Error())
 		}
 		m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
 	}
+	// Also in memory: a boot medium has a signed boot image, too, and a configuration from any
+	// person.
+	m.domains.encryption.endPhase(ctx, m.reports.events.LogConsole)
 	m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
 	m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)
 	return nil

@@ -30,6 +30,8 @@ type Deps struct {
 	// Mounts returns the mounts of the system that are not on its disk.
 	Mounts func() []mount.Mount
 	ESP    ESP
+	// Crypt formats and opens encrypted volumes.
+	Crypt Crypt
 }
 
 // ESP is the access to the partition of the boot loader.
@@ -124,7 +126,7 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 			if err != nil {
 				return nil, err
 			}
-			return Diff(have, planned, run), nil
+			return withCrypt(Diff(have, planned, run), c.deps.Crypt), nil
 		},
 	})
 	problem := ""
@@ -197,7 +199,7 @@ func (c *Controller) Wipe(ctx context.Context, labels []string) error {
 	if err != nil {
 		return err
 	}
-	for _, op := range Reset(have, labels, func(line string) { c.deps.Console("reset: " + line) }) {
+	for _, op := range withCrypt(Reset(have, labels, func(line string) { c.deps.Console("reset: " + line) }), c.deps.Crypt) {
 		c.deps.Console("reset: " + op.String())
 		if err := op.Do(ctx); err != nil {
 			return err

@@ -75,10 +75,14 @@ func tableIs(disk Disk, want Want) bool {
 // format, mount, grow.
 func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run mkfs.Runner) []reconcile.Op {
 	var content Content // content of a new partition: blank, because WriteTable wipes its range
-	var room uint64
+	var room, offset uint64
+	locked := false
 	for _, p := range disk.Partitions {
 		if p.Number == v.Number && !table.creates(v.Number) {
 			content, room = p.Content, p.Size
+			if p.Encryption != nil {
+				offset, locked = p.Encryption.Offset, !p.Encryption.Open
+			}
 		}
 	}
 	for _, e := range table.Grow {
@@ -86,6 +90,7 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 			room = e.Size
 		}
 	}
+	room -= min(offset, room)
 	v.Format.run = run
 	grow := content.Size > 0 && room >= content.Size+growStep
 	var ops []reconcile.Op
@@ -94,10 +99,14 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 	case mounted:
 		return nil // Plan rejects this; do not mount over a foreign file system
 	case v.holds(content):
+		if locked {
+			ops = append(ops, Unlock{Label: v.Format.Label, Device: v.Partition})
+		}
 		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
 	case content.blank() || v.Wipe:
 		// A new file system needs no check.
-		ops = append(ops, v.Format, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
+		ops = append(ops, v.format()...)
+		ops = append(ops, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
 		grow = false
 	default:
 		return nil // foreign: Plan rejects this
@@ -229,10 +238,11 @@ func (e Erase) String() string {
 // unmounted. Reset changes only the boot disk, because STATE and DATA on other disks may belong to
 // another machine or to an earlier installation. DATA is wiped before STATE, so an interrupted
 // reset leaves a machine that is still configured and can be reset again, never a machine with a
-// new identity and old data. The slow Erase operations follow, first that of STATE, which holds the
-// keys. report receives the results, and may be nil.
+// new identity and old data. The keys of encrypted volumes are destroyed first: from then on no
+// person reads the content, whatever the disk retains. The slow Erase operations follow, first that
+// of STATE, which holds the keys. report receives the results, and may be nil.
 func Reset(have Have, labels []string, report func(string)) []reconcile.Op {
-	var ops, slow []reconcile.Op
+	var keys, ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {
 		if !slices.Contains(labels, label) {
 			continue
@@ -240,11 +250,14 @@ func Reset(have Have, labels []string, report func(string)) []reconcile.Op {
 		for _, d := range have.Disks {
 			for _, p := range d.Partitions {
 				if d.Boot && p.Label == label && isSystemPartition(p.Entry) && !p.Content.blank() {
+					if p.Encryption != nil {
+						keys = append(keys, DestroyKeys{Label: label, Device: p.Path})
+					}
 					ops = append(ops, Wipe{Label: label, Device: p.Path})
 					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path, report: report}))
 				}
 			}
 		}
 	}
-	return append(ops, slow...)
+	return slices.Concat(keys, ops, slow)
 }

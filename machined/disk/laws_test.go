@@ -13,6 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -29,7 +30,7 @@ func model(s scenario) Have {
 	at := uint64(mib)
 	for i, p := range s.disk.partitions {
 		path := parttable.PartitionPath(d.Path, i+1)
-		d.Partitions = append(d.Partitions, Partition{Path: path, Content: p.content,
+		d.Partitions = append(d.Partitions, Partition{Path: path, Content: p.content, Encryption: p.encryption,
 			Entry: Entry{Number: i + 1, Label: p.label, Type: p.kind, Start: at, Size: p.size * mib}})
 		at += p.size * mib
 	}
@@ -46,6 +47,9 @@ func mountAll(d Disk) []mount.Mount {
 		for _, p := range d.Partitions {
 			if p.Label == v.Format.Label {
 				v.Mount.Source = p.Path
+				if p.Encryption != nil {
+					v.Mount.Source = diskkey.MappedPath(p.Label)
+				}
 				mounts = append(mounts, v.Mount)
 			}
 		}
@@ -83,18 +87,46 @@ func done(have Have, op reconcile.Op) Have {
 		for _, e := range op.Grow {
 			partitionAt(have, parttable.PartitionPath(d.Path, e.Number)).Size = e.Size
 		}
-	case Format:
+	case Encrypt:
 		p := partitionAt(have, op.Device)
-		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size}
+		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true, Offset: headerSize, Recipients: op.Recipients}
+	case Format:
+		// FinishEncryption completes a mapped device.
+		if p := partitionAt(have, op.Device); p.Path == op.Device {
+			p.Content, p.Encryption = Content{Kind: "ext4", Label: op.Label, Size: p.Size}, nil
+		}
+	case FinishEncryption:
+		p := partitionAt(have, op.Device)
+		p.change(func(e *Encryption) { e.New = false })
+		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - headerSize}
+	case Unlock:
+		p := partitionAt(have, op.Device)
+		p.change(func(e *Encryption) { e.Open = true })
+		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - headerSize}
+	case DestroyKeys:
+		p := partitionAt(have, op.Device)
+		p.change(func(e *Encryption) { e.Open, e.New = false, true })
+		p.Content = Content{}
 	case Mount:
 		have.Mounts = append(have.Mounts, op.Mount)
 	case GrowFilesystem:
 		m, _ := mount.Topmost(have.Mounts, op.Target)
 		partitionAt(have, m.Source).Content.Size = op.Size
 	case Wipe:
-		partitionAt(have, op.Device).Content = Content{}
+		p := partitionAt(have, op.Device)
+		p.Content, p.Encryption = Content{}, nil
 	}
 	return have
+}
+
+// headerSize is the size of the header of an encrypted partition.
+const headerSize = 16 * mib
+
+// change changes a copy of the encryption of a partition, because models share the value.
+func (p *Partition) change(f func(*Encryption)) {
+	next := *p.Encryption
+	f(&next)
+	p.Encryption = &next
 }
 
 // cut lists the models that a power cut during an operation may leave, besides the models before
@@ -113,6 +145,11 @@ func cut(have Have, op reconcile.Op) []Have {
 		// the backup is new and the primary is broken: the next boot reads the backup
 		torn.Disks[0].BackupAtEnd = false
 		return []Have{wiped, torn}
+	case Encrypt: // wiped, without a header
+		wiped := clone(have)
+		p := partitionAt(wiped, op.Device)
+		p.Content, p.Encryption = Content{}, nil
+		return []Have{wiped}
 	case Format:
 		blank := clone(have)
 		partitionAt(blank, op.Device).Content = Content{}
@@ -130,7 +167,8 @@ func cut(have Have, op reconcile.Op) []Have {
 func partitionAt(have Have, path string) *Partition {
 	for i := range have.Disks {
 		for j := range have.Disks[i].Partitions {
-			if have.Disks[i].Partitions[j].Path == path {
+			p := have.Disks[i].Partitions[j]
+			if p.Path == path || p.Encryption != nil && p.Encryption.Open && path == diskkey.MappedPath(p.Label) {
 				return &have.Disks[i].Partitions[j]
 			}
 		}
@@ -138,15 +176,27 @@ func partitionAt(have Have, path string) *Partition {
 	panic("no partition " + path + ": an operation names one that is not there")
 }
 
-// reboot removes the mounts.
+// reboot removes the mounts, and locks the encrypted volumes.
 func reboot(have Have) Have {
 	have = clone(have)
 	have.Mounts = nil
+	for i := range have.Disks {
+		for j := range have.Disks[i].Partitions {
+			p := &have.Disks[i].Partitions[j]
+			if p.Encryption == nil {
+				continue
+			}
+			p.change(func(e *Encryption) { e.Open = false })
+			if !p.Encryption.New {
+				p.Content = Content{Kind: lockedKind, Label: p.Label}
+			}
+		}
+	}
 	return have
 }
 
 func TestGoldens(t *testing.T) {
-	for _, s := range scenarios {
+	for _, s := range slices.Concat(scenarios, encrypted) {
 		t.Run(s.name, func(t *testing.T) {
 			have := model(s)
 			want, err := Plan(s.config, have)
@@ -158,7 +208,7 @@ func TestGoldens(t *testing.T) {
 // TestLaws checks both laws of a domain against every scenario: Diff is empty after its operations,
 // and a restart during or after any operation converges.
 func TestLaws(t *testing.T) {
-	for _, s := range scenarios {
+	for _, s := range slices.Concat(scenarios, encrypted) {
 		t.Run(s.name, func(t *testing.T) { checkLaws(t, s.config, model(s)) })
 	}
 }
@@ -206,7 +256,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 	}
 	for _, v := range want.Volumes {
 		m, ok := mount.Topmost(have.Mounts, v.Mount.Target)
-		if !ok || !v.holds(partitionAt(have, m.Source).Content) {
+		if !ok || !v.holds(partitionAt(have, m.Source).Content) || partitionAt(have, m.Source).Content.Kind != "ext4" {
 			t.Errorf("%s: %s is not mounted with its file system", when, v.Format.Label)
 		}
 	}
@@ -340,4 +390,44 @@ func TestReset(t *testing.T) {
 	}
 	want, err := Plan(Config{}, have)
 	golden.Assert(t, printed(Diff(have, want, nil), err), "after reset.txt")
+}
+
+// TestResetOfEncrypted checks that a reset destroys the keys of all volumes before any other
+// operation, and that a reset which stops after any operation ends in a machine that formats its
+// volumes again.
+func TestResetOfEncrypted(t *testing.T) {
+	have := model(scenario{mount: false, disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
+	ops := Reset(have, []string{layout.Data, layout.State}, nil)
+	golden.Assert(t, printed(ops, nil), "reset, encrypted.txt")
+	for _, op := range ops {
+		have = done(have, op)
+		if p := partitionAt(have, "/dev/vda5"); p.Encryption != nil && !p.Encryption.New {
+			continue // the keys of DATA are there
+		}
+		converges(t, Config{}, reboot(have), "stopped after "+op.String())
+	}
+}
+
+// TestWaiting checks that no permission makes the machine overwrite a volume that is locked, or the
+// content of a header that it cannot read.
+func TestWaiting(t *testing.T) {
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
+	for _, config := range []Config{{}, {Wipe: true}, {Wipe: true, Recipients: []string{"age1other"}}} {
+		want, err := Plan(config, have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, op := range Diff(have, want, nil) {
+			switch op.(type) {
+			case Unlock, Check, Mount:
+			default:
+				t.Errorf("%+v: %s", config, op)
+			}
+		}
+	}
+	damaged := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(
+		but(state, func(p *partSpec) { p.content = Content{Kind: luksKind} }), locked(data))}})
+	if _, err := Plan(Config{Recipients: []string{"age1example"}}, damaged); err == nil || !strings.Contains(err.Error(), "foreign content: LUKS") {
+		t.Errorf("a damaged header: %v", err)
+	}
 }

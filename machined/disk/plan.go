@@ -29,6 +29,9 @@ type Config struct {
 	// foreign partitions if the space is too small otherwise, and foreign file systems in STATE and
 	// DATA.
 	Wipe bool
+	// Recipients are the public keys (age) to which the recovery keys of new volumes are encrypted.
+	// If there are any, STATE and DATA are encrypted when the machine formats them.
+	Recipients []string
 }
 
 // Plan chooses the disk, the positions of STATE and DATA and their formats, or returns why it
@@ -62,7 +65,9 @@ func Plan(config Config, have Have) (Want, error) {
 		entry := find(want.Partitions, v.Format.Label)
 		v.Number = entry.Number
 		v.Wipe = config.Wipe
-		v.Format.Device = parttable.PartitionPath(disk.Path, entry.Number)
+		v.Partition = parttable.PartitionPath(disk.Path, entry.Number)
+		v.encrypt(config, kept)
+		v.Format.Device = v.device()
 		v.Mount.Source = v.Format.Device
 		want.Volumes = append(want.Volumes, v)
 		if err := checkVolume(v, entry, kept, have.Mounts); err != nil {
@@ -321,9 +326,10 @@ func checkVolume(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) 
 	return nil
 }
 
-// holds reports whether the content is the volume's own file system.
+// holds reports whether the content is the volume's own file system, also in an encrypted partition
+// that is locked.
 func (v Volume) holds(c Content) bool {
-	return c.Kind == "ext4" && c.Label == v.Format.Label
+	return (c.Kind == "ext4" || c.Kind == lockedKind) && c.Label == v.Format.Label
 }
 
 // foreignError returns the error for foreign content.

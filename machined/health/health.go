@@ -121,6 +121,20 @@ func Storage[F Item](list []F) *api.HealthCheck { return listed("storage", list)
 // fault.
 func Wear[D Item](list []D) *api.HealthCheck { return listed("wear", list) }
 
+// Encryption returns a check that warns if STATE and DATA are not encrypted, although the
+// configuration requests encryption, or by the explicit choice of the configuration. It returns nil
+// if no setting of the configuration is about encryption, or if they are encrypted.
+func Encryption(c *config.Config, encrypted bool) *api.HealthCheck {
+	if c == nil || c.Machine.Spec.Disk.Encryption == nil || encrypted {
+		return nil
+	}
+	detail := "STATE and DATA are not encrypted, as configured: a stolen disk has all keys of this machine"
+	if c.EncryptsDisk() {
+		detail = "STATE and DATA are not encrypted: they were formatted before Machine.spec.disk.encryption; install the machine again with the configuration in its image"
+	}
+	return &api.HealthCheck{Name: "encryption", Ok: true, Detail: detail, Since: timestamppb.New(time.Time{})}
+}
+
 // listed returns a check with an entry for each item; nil for none.
 func listed[F Item](name string, list []F) *api.HealthCheck {
 	if len(list) == 0 {

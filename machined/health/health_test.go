@@ -109,3 +109,33 @@ func TestStorage(t *testing.T) {
 		}
 	}
 }
+
+// TestEncryption checks that a machine warns, and stays healthy, if its partitions are not
+// encrypted although a setting is about encryption.
+func TestEncryption(t *testing.T) {
+	of := func(unlock ...config.Unlock) *config.Config {
+		c := &config.Config{}
+		if len(unlock) > 0 {
+			c.Machine.Spec.Disk.Encryption = &config.DiskEncryption{Unlock: unlock}
+		}
+		return c
+	}
+	for _, test := range []struct {
+		name      string
+		config    *config.Config
+		encrypted bool
+		detail    string // a part of it; empty: no check
+	}{
+		{"no configuration", nil, false, ""},
+		{"no setting", of(), false, ""},
+		{"encrypted", of(config.UnlockTPM), true, ""},
+		{"not encrypted yet", of(config.UnlockTPM), false, "they were formatted before"},
+		{"by choice", of(config.UnlockNone), false, "not encrypted, as configured"},
+	} {
+		h := &api.HealthResponse{Healthy: true}
+		Add(h, Encryption(test.config, test.encrypted))
+		if !h.Healthy || len(h.Checks) > 0 != (test.detail != "") || test.detail != "" && !strings.Contains(h.Checks[0].Detail, test.detail) {
+			t.Errorf("%s: %v", test.name, h)
+		}
+	}
+}

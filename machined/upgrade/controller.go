@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"sync"
@@ -68,6 +69,20 @@ type Disk struct {
 	StorageProblem func() string
 	// Firmware checks whether the firmware of the machine accepts a boot image.
 	Firmware Firmware
+	// CheckUnlock returns an error if the machine could not open its encrypted partitions after the
+	// boot of a boot image. A nil function accepts every boot image.
+	CheckUnlock func(ctx context.Context, image *os.File) error
+}
+
+// checkUnlock is CheckUnlock, unless force is true.
+func (d Disk) checkUnlock(ctx context.Context, image *os.File, force bool) error {
+	if d.CheckUnlock == nil || force {
+		return nil
+	}
+	if err := d.CheckUnlock(ctx, image); err != nil {
+		return fmt.Errorf("after the reboot, STATE and DATA would stay locked until an operator gives the recovery key: %w; --force ignores this check", err)
+	}
+	return nil
 }
 
 // Firmware checks boot images, as an open file or as bytes. Both methods return an error if the

@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
@@ -76,6 +77,9 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *disruptio
 		// firmware has the key that signed the boot image.
 		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
+	if err := r.checkUnlock(ctx, uki, q.Force); err != nil {
+		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
+	}
 	q.Kubernetes = kubernetesOf(bytes.NewReader(uki))
 	q.Forgets = q.Kubernetes == "" // a version that names no Kubernetes does not know the turn
 	// The checks for a control-plane machine include all checks for a worker.
@@ -84,6 +88,16 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *disruptio
 		return nil
 	}
 	return q.confirm(ctx)
+}
+
+// checkUnlock checks whether the machine could open its encrypted partitions with the boot image.
+func (r *Receiver) checkUnlock(ctx context.Context, uki []byte, force bool) error {
+	f, err := safefile.InMemory("boot image", uki)
+	if err != nil {
+		return fmt.Errorf("the boot image cannot be passed to its check: %w", err)
+	}
+	defer f.Close()
+	return r.deps.Disk.checkUnlock(ctx, f, force)
 }
 
 // bootImageIn returns the boot image of a bundle.

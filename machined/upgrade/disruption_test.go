@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -265,5 +266,27 @@ func TestAskAfterDrain(t *testing.T) {
 	err := i.do(t.Context(), []operation{{"ask the cluster", 0, func() error { return i.confirmDrained(t.Context()) }}})
 	if err == nil || err.Error() != "upgrade refused: b is down; start it, or use --force" || !uncordoned {
 		t.Errorf("%v, %v", err, uncordoned)
+	}
+}
+
+// TestCheckUnlock checks that a boot image after which the partitions would stay locked is refused
+// unless the operator forces it.
+func TestCheckUnlock(t *testing.T) {
+	locked := errors.New("PCR 11 has another value")
+	for _, c := range []struct {
+		name    string
+		check   func(context.Context, *os.File) error
+		force   bool
+		refused bool
+	}{
+		{"a machine without a check", nil, false, false},
+		{"an image that opens them", func(context.Context, *os.File) error { return nil }, false, false},
+		{"an image that does not", func(context.Context, *os.File) error { return locked }, false, true},
+		{"by force", func(context.Context, *os.File) error { return locked }, true, false},
+	} {
+		err := Disk{CheckUnlock: c.check}.checkUnlock(t.Context(), nil, c.force)
+		if errors.Is(err, locked) != c.refused || c.refused && !strings.Contains(err.Error(), "--force ignores this check") {
+			t.Errorf("%s: %v", c.name, err)
+		}
 	}
 }

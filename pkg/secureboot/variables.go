@@ -133,3 +133,21 @@ func readDatabase(dir, name string) ([]byte, error) {
 // Fingerprint returns the fingerprint of a certificate (DER): "sha256:" and its SHA-256 in
 // lower-case hexadecimal.
 func Fingerprint(der []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(der)) }
+
+// Firmware is what decides on a boot image: whether Secure Boot is on, and the contents of db and
+// dbx.
+type Firmware struct {
+	Enabled bool
+	DB, DBX []byte
+}
+
+// ReadFirmware reads the variables of the firmware. Without Secure Boot, it reads no database.
+func ReadFirmware(dir string) (f Firmware, err error) {
+	mode, err := ReadMode(dir)
+	if err != nil || mode != Enabled {
+		return f, err
+	}
+	f.Enabled = true
+	f.DB, f.DBX, err = readDatabases(dir)
+	return f, err
+}

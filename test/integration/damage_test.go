@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/vm"
 )
 
 // copyImage copies a disk image without its holes, and sets the size of the copy to mib MiB.
@@ -134,6 +136,8 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(fillESP(disk, leave))
 	case args[1] == "variables" && len(args) == 2:
 		ts.Check(m.ResetFirmwareVars())
+	case args[1] == "tpm" && len(args) == 2:
+		ts.Check(vm.ReplaceTPM(m))
 	case args[1] == "disk" && len(args) == 2:
 		old, err := os.Stat(disk)
 		ts.Check(err)

@@ -164,6 +164,7 @@ import (
 //	damage NAME WHAT
 //	    damage a machine that is off; "flip PARTITION": one byte of the partition; "fill MIB":
 //	    fill its ESP until this space is free; "variables": erase the variables of its firmware;
+//	    "tpm": replace its TPM by another one;
 //	    "disk": replace its disk by a new disk with the image
 //	forge-ticket DOCUMENTS NAME
 //	    replace the ticket in DOCUMENTS by a ticket for NAME with the signature of an unknown CA

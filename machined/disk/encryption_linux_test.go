@@ -1,0 +1,267 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+	"gotest.tools/v3/golden"
+
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs/mkfstest"
+	"github.com/orlop-os/orlop/pkg/diskkey"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// These tests run under the kernel of the product (`make kernel`), with its modules dm-mod,
+// dm-crypt, xts and aesni-intel; ecb and aes_generic are built into Debian's kernel. The program
+// cryptsetup is that of the host.
+
+// plainSealer is the TPM of these tests. It releases the keys unless err is set.
+type plainSealer struct{ err error }
+
+func (p *plainSealer) Seal(_ context.Context, key []byte) (diskkey.Sealed, error) {
+	return diskkey.Sealed{Private: bytes.Clone(key)}, p.err
+}
+
+func (p *plainSealer) Unseal(_ context.Context, s diskkey.Sealed) ([]byte, error) {
+	return bytes.Clone(s.Private), p.err
+}
+
+// newCrypt returns the access to encrypted volumes.
+func newCrypt(t *testing.T) (*Cryptsetup, *plainSealer) {
+	t.Helper()
+	mkfstest.Overwrites(t)
+	if _, err := os.Stat(paths.Cryptsetup); err != nil {
+		t.Skip("cryptsetup is not installed on the host, which is a package of Debian (imager/host-packages.txt)")
+	}
+	sealer := &plainSealer{}
+	run := func(ctx context.Context, c supervise.Command) ([]byte, error) {
+		command := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
+		command.Stdin, command.ExtraFiles, command.Env = bytes.NewReader(c.Stdin), c.Files, c.Env
+		out, err := command.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, out)
+		}
+		return out, err
+	}
+	c := &Cryptsetup{RunCommand: run, Sealer: sealer, LoadModules: func(...string) error { return nil }}
+	t.Cleanup(func() { lockAll(t, c) })
+	return c, sealer
+}
+
+// lockAll unmounts and closes the volumes, as a power cut does.
+func lockAll(t *testing.T, c *Cryptsetup) {
+	t.Helper()
+	for _, target := range []string{paths.State, paths.Data} {
+		if err := mount.Unmount(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, label := range []string{layout.State, layout.Data} {
+		if err := c.close(context.Background(), diskkey.Volume{Label: label}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// remaining returns the operations that lead to mounted volumes.
+func remaining(t *testing.T, c *Cryptsetup, s scenario) []reconcile.Op {
+	t.Helper()
+	have := facts(t, s)
+	want, err := Plan(s.config, have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return withCrypt(Diff(have, want, mkfstest.Run), c)
+}
+
+// converge performs the operations until none remains: after the first round the content of the
+// volumes is known, so a file system can grow in the second.
+func converge(t *testing.T, c *Cryptsetup, s scenario) {
+	t.Helper()
+	for range 3 {
+		ops := remaining(t, c, s)
+		if len(ops) == 0 {
+			return
+		}
+		for _, op := range ops {
+			do(t, op)
+		}
+	}
+	t.Errorf("operations remain:\n%s", printed(remaining(t, c, s), nil))
+}
+
+// encryptedFirstBoot returns the scenario of a first boot, and the private key of its recipient.
+func encryptedFirstBoot(t *testing.T) (scenario, *age.X25519Identity) {
+	t.Helper()
+	operator, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := encrypted[0]
+	s.config.Recipients = []string{operator.Recipient().String()}
+	return s, operator
+}
+
+// write writes a secret to both volumes, and flushes it.
+func write(t *testing.T, secret string) {
+	t.Helper()
+	for _, dir := range []string{paths.State, paths.Data} {
+		f, err := os.Create(filepath.Join(dir, "secret"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteString(secret)
+		if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestEncryptedOnRealDisk formats both volumes, and opens them at the next boot. The golden
+// files have the operations. No secret is on the disk in plain text. If the TPM keeps the keys, the
+// machine changes nothing, and the recovery key opens its volumes.
+func TestEncryptedOnRealDisk(t *testing.T) {
+	c, tpm := newCrypt(t)
+	s, operator := encryptedFirstBoot(t)
+	build(t, s)
+	golden.Assert(t, printed(remaining(t, c, s), nil), s.name+".txt")
+	converge(t, c, s)
+	const secret = "the key of the cluster, which no thief may read"
+	write(t, secret)
+	lockAll(t, c)
+	raw, err := os.ReadFile(mkfstest.Disk)
+	if err != nil || bytes.Contains(raw, []byte(secret)) {
+		t.Fatalf("the secret is on the disk in plain text (%v)", err)
+	}
+	golden.Assert(t, printed(remaining(t, c, scenario{}), nil), "later boot, encrypted.txt")
+
+	tpm.err = diskkey.ErrSecureBoot
+	// The machine stops at the first error.
+	first := remaining(t, c, scenario{config: Config{Wipe: true}})[0]
+	if err := first.Do(t.Context()); !errors.Is(err, diskkey.ErrSecureBoot) || !strings.Contains(err.Error(), "orlopctl disk recover") {
+		t.Fatalf("%s: %v", first, err)
+	}
+	tpm.err = nil
+	for _, label := range []string{layout.State, layout.Data} {
+		p := partitionWith(t, label)
+		m, err := readMetadata(diskkey.Volume{Device: p.Path, Label: label})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := m.Recovery.Decrypt(operator)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Recover(t.Context(), diskkey.Volume{Device: p.Path, Label: label}, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	converge(t, c, scenario{})
+	for _, dir := range []string{paths.State, paths.Data} {
+		if got, err := os.ReadFile(filepath.Join(dir, "secret")); err != nil || string(got) != secret {
+			t.Errorf("%s: %q, %v", dir, got, err)
+		}
+	}
+}
+
+func partitionWith(t *testing.T, label string) Partition {
+	t.Helper()
+	for _, p := range facts(t, scenario{}).Disks[0].Partitions {
+		if p.Label == label {
+			return p
+		}
+	}
+	t.Fatalf("no partition %s", label)
+	return Partition{}
+}
+
+// TestEncryptedStops stops the first boot after each operation, and repeats each operation.
+func TestEncryptedStops(t *testing.T) {
+	c, _ := newCrypt(t)
+	s, _ := encryptedFirstBoot(t)
+	for stop := 1; ; stop++ {
+		build(t, s)
+		ops := remaining(t, c, s)
+		if stop > len(ops) {
+			break
+		}
+		for _, op := range ops[:stop] {
+			do(t, op)
+		}
+		lockAll(t, c)
+		converge(t, c, s)
+		checkOpen(t, c)
+		lockAll(t, c)
+	}
+}
+
+// TestEncryptedGrows opens the volumes after the disk has grown.
+func TestEncryptedGrows(t *testing.T) {
+	c, _ := newCrypt(t)
+	s, _ := encryptedFirstBoot(t)
+	s.disk.tableSize = 1600
+	build(t, s)
+	// The table is made for 1600 MiB, and DATA ends there.
+	converge(t, c, s)
+	before := partitionWith(t, layout.Data)
+	if before.Content.Size+before.Encryption.Offset+growStep < before.Size {
+		t.Errorf("DATA has %d bytes, its file system %d", before.Size, before.Content.Size)
+	}
+}
+
+// TestEncryptedReset destroys the keys, and checks that afterwards the recovery key opens nothing.
+// The next boot formats both volumes.
+func TestEncryptedReset(t *testing.T) {
+	c, _ := newCrypt(t)
+	s, operator := encryptedFirstBoot(t)
+	build(t, s)
+	converge(t, c, s)
+	lockAll(t, c)
+	state := partitionWith(t, layout.State)
+	v := diskkey.Volume{Device: state.Path, Label: layout.State}
+	m, err := readMetadata(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := m.Recovery.Decrypt(operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := withCrypt(Reset(facts(t, s), []string{layout.Data, layout.State}, nil), c)
+	golden.Assert(t, printed(ops, nil), "reset, encrypted.txt")
+	do(t, ops[0])
+	do(t, ops[1])
+	if err := c.Recover(t.Context(), v, key); err == nil {
+		t.Error("the recovery key opens a volume whose keys are destroyed")
+	}
+	for _, op := range ops[2:] {
+		do(t, op)
+	}
+	converge(t, c, s)
+	checkOpen(t, c)
+}
+
+// checkOpen writes to both volumes, and reads the data back after the next boot.
+func checkOpen(t *testing.T, c *Cryptsetup) {
+	t.Helper()
+	write(t, "kept")
+	lockAll(t, c)
+	converge(t, c, scenario{})
+	for _, dir := range []string{paths.State, paths.Data} {
+		if got, err := os.ReadFile(filepath.Join(dir, "secret")); err != nil || string(got) != "kept" {
+			t.Errorf("%s: %q, %v", dir, got, err)
+		}
+	}
+}

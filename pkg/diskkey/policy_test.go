@@ -1,0 +1,205 @@
+package diskkey
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/attest"
+	"github.com/orlop-os/orlop/pkg/secureboot"
+)
+
+// measured is PCR 11 as `systemd-measure calculate` of systemd 257 prints it for the sections
+// .linux ("linux\n"), .osrel ("ID=orlop\n") and .pcrpkey (testdata/pcrpkey.pem): without a phase,
+// and after the phase "orlop-storage". testdata/pcrsig.json is the output of `systemd-measure sign`
+// for the value without a phase.
+const (
+	measured      = "e70006444f89de3a01696cdddbd0c47b76e05f13cfce7082f61f4ca68128df0c"
+	measuredPhase = "bdd0b0f5372be1e68069ba2edfd21728510b1992d58936abcb3f04eb583053a0"
+)
+
+func digestOf(t *testing.T, text string) Digest {
+	t.Helper()
+	raw, err := hex.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Digest(raw)
+}
+
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestFormatOfSystemd compares PCR 11, the signed policy and the format of the signatures with
+// systemd-measure.
+func TestFormatOfSystemd(t *testing.T) {
+	key, want := readFile(t, "pcrpkey.pem"), bytes.TrimSpace(readFile(t, "pcrsig.json"))
+	var r attest.Release
+	for _, s := range []struct{ name, content string }{{".linux", "linux\n"}, {".osrel", "ID=orlop\n"}, {".pcrpkey", string(key)}} {
+		r.Sections = append(r.Sections, attest.Section{Name: s.name, Digest: sha256.Sum256([]byte(s.content))})
+	}
+	value := r.ImagePCR()
+	if value != digestOf(t, measured) {
+		t.Errorf("PCR 11 is %x, want %s", value, measured)
+	}
+	if after := attest.AfterPhase(value, PhaseStorage); after != digestOf(t, measuredPhase) {
+		t.Errorf("PCR 11 after the phase is %x, want %s", after, measuredPhase)
+	}
+	signer, err := ParseSigner(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := MarshalSigner(signer); err != nil || !bytes.Equal(again, key) {
+		t.Errorf("the section .pcrpkey is %s, want %s (%v)", again, key, err)
+	}
+	signatures, err := ParseSignatures(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature := signatures.find(signer, value)
+	if signature == nil {
+		t.Fatal("the signature of systemd-measure is not found")
+	}
+	if signatures.find(signer, attest.AfterPhase(value, PhaseStorage)) != nil {
+		t.Error("the signature is valid after the phase")
+	}
+	got, err := SignImage(value, signer, func([]byte) ([]byte, error) { return signature, nil })
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v; the section .pcrsig is\n%s, want\n%s", err, got, want)
+	}
+	if _, err := SignImage(attest.AfterPhase(value, "x"), signer, func([]byte) ([]byte, error) { return signature, nil }); err == nil {
+		t.Error("the signature of another value is accepted")
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"no PEM": "x", "another type": "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n", "no key": "-----BEGIN PUBLIC KEY-----\nAA==\n-----END PUBLIC KEY-----\n",
+		"two keys": strings.Repeat(string(readFile(t, "pcrpkey.pem")), 2),
+	} {
+		if _, err := ParseSigner([]byte(text)); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	for name, text := range map[string]string{"no JSON": "x", "a long text": strings.Repeat(" ", maxSignatures+1), "no base64": `{"sha256":[{"sig":"!"}]}`} {
+		if _, err := ParseSignatures([]byte(text)); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	if s, err := ParseSignatures([]byte(`{"sha256":[{"pcrs":[7],"pol":"","sig":"AA=="}],"sha1":[1]}`)); err != nil || s.find(&newBuilder(t).PublicKey, Digest{}) != nil {
+		t.Errorf("a signature of another PCR is accepted (%v)", err)
+	}
+}
+
+// variable returns the event that measures a variable of Secure Boot.
+func variable(name, content string) attest.Event {
+	data := make([]byte, 32, 64)
+	data[16], data[24] = byte(len(name)), byte(len(content))
+	for i := range name {
+		data = append(data, name[i], 0)
+	}
+	// The namespace of the variable is zero here: measuresVariable does not read it.
+	data = append(data, content...)
+	return attest.Event{PCR: pcrSecureBoot, Digest: sha256.Sum256(data), Data: data}
+}
+
+// TestPredictVariables checks that the prediction equals the value that the firmware measures after
+// the change.
+func TestPredictVariables(t *testing.T) {
+	log := func(dbx string) []attest.Event {
+		return []attest.Event{
+			{PCR: 4, Digest: separator}, variable("SecureBoot", "\x01"), variable("PK", "pk"), variable("KEK", "kek"), variable("db", "db"), variable("dbx", dbx),
+			{PCR: pcrSecureBoot, Digest: separator}, {PCR: pcrSecureBoot, Digest: sha256.Sum256([]byte("authority"))},
+		}
+	}
+	after := log("")
+	after[5].Digest = attest.VariableDigest("dbx", []byte("revoked"))
+	got, err := PredictVariables(Firmware{Events: log("")}, map[string][]byte{"dbx": []byte("revoked")})
+	if want := replay(of(after, pcrSecureBoot)); err != nil || got != want {
+		t.Errorf("predicted %x, the firmware measures %x (%v)", got, want, err)
+	}
+	if same, err := PredictVariables(Firmware{Events: log("")}, nil); err != nil || same != replay(of(log(""), pcrSecureBoot)) {
+		t.Errorf("%x without a change (%v)", same, err)
+	}
+	if _, err := PredictVariables(Firmware{Events: log("")[:3]}, map[string][]byte{"db": nil}); err == nil {
+		t.Error("a variable that the log does not show is predicted")
+	}
+}
+
+// TestPredictAuthority checks PCR 7 if another certificate in db accepts the new boot image.
+func TestPredictAuthority(t *testing.T) {
+	loader, image, other := Digest{1}, Digest{2}, Digest{3}
+	event := func(d Digest) attest.Event { return attest.Event{PCR: pcrSecureBoot, Digest: d} }
+	before := []attest.Event{variable("SecureBoot", "\x01"), event(separator)}
+	for _, c := range []struct {
+		name    string
+		present []Digest
+		next    Digest
+		want    []Digest
+	}{
+		{"the same certificate for all", []Digest{loader}, loader, []Digest{loader}},
+		{"the same certificate for the image", []Digest{loader, image}, image, []Digest{loader, image}},
+		{"a new certificate", []Digest{loader}, other, []Digest{loader, other}},
+		{"a new certificate in place of the former", []Digest{loader, image}, other, []Digest{loader, other}},
+	} {
+		now, want := before[:2:2], before[:2:2]
+		for _, d := range c.present {
+			now = append(now, event(d))
+		}
+		for _, d := range c.want {
+			want = append(want, event(d))
+		}
+		if got := replay(withAuthority(now, c.next)); got != replay(want) {
+			t.Errorf("%s: another value", c.name)
+		}
+	}
+	if _, err := authority(bytes.NewReader(nil), 0, nil, nil); err == nil {
+		t.Error("an empty db accepts an image")
+	}
+	entry := secureboot.Entry{Type: secureboot.TypeX509, Data: []byte("certificate")}
+	if back, err := secureboot.ParseLists(oneEntry(entry)); err != nil || len(back) != 1 || string(back[0].Data) != "certificate" {
+		t.Errorf("the list with one entry is %v (%v)", back, err)
+	}
+}
+
+// TestCheck lists the changes after which a key stays sealed.
+func TestCheck(t *testing.T) {
+	own := newBuilder(t)
+	der, err := x509.MarshalPKIXPublicKey(&own.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Sealed{SecureBoot: bytes.Repeat([]byte{7}, 32), Signer: der}
+	good := Boot{SecureBoot: Digest(s.SecureBoot), Image: Digest{11}, Signatures: own.sign(t, Digest{11})}
+	for _, c := range []struct {
+		name   string
+		change func(*Boot)
+		want   error
+	}{
+		{"nothing", func(*Boot) {}, nil},
+		{"Secure Boot", func(b *Boot) { b.SecureBoot[0]++ }, ErrSecureBoot},
+		{"an unsigned image", func(b *Boot) { b.Signatures = Signatures{} }, ErrImage},
+		{"an image of another builder", func(b *Boot) { b.Signatures = newBuilder(t).sign(t, b.Image) }, ErrImage},
+		{"the phase", func(b *Boot) { b.Image = attest.AfterPhase(b.Image, PhaseStorage) }, ErrImage},
+	} {
+		b := good
+		c.change(&b)
+		if err := s.Check(b); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	if err := (Sealed{}).Check(good); err == nil {
+		t.Error("a sealed key without a signer is accepted")
+	}
+}

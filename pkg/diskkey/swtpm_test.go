@@ -1,0 +1,229 @@
+package diskkey
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/google/go-tpm/tpm2"
+	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/orlop-os/orlop/pkg/attest"
+	"github.com/orlop-os/orlop/pkg/tpm/tpmtest"
+)
+
+// builder is a key that signs boot images.
+type builder struct{ *rsa.PrivateKey }
+
+func newBuilder(t *testing.T) builder {
+	t.Helper()
+	k, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return builder{k}
+}
+
+// sign returns the signatures for values of PCR 11.
+func (b builder) sign(t *testing.T, values ...Digest) (all Signatures) {
+	t.Helper()
+	for _, v := range values {
+		text, err := SignImage(v, &b.PublicKey, func(sum []byte) ([]byte, error) { return rsa.SignPKCS1v15(nil, b.PrivateKey, crypto.SHA256, sum) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := ParseSignatures(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.SHA256 = append(all.SHA256, one.SHA256...)
+	}
+	return all
+}
+
+// measure extends a PCR by the digest of a text.
+func measure(t *testing.T, tpm transport.TPM, pcr int, text string) {
+	t.Helper()
+	sum := sha256.Sum256([]byte(text))
+	_, err := tpm2.PCRExtend{PCRHandle: tpm2.AuthHandle{Handle: tpm2.TPMHandle(pcr), Auth: tpm2.PasswordAuth(nil)},
+		Digests: tpm2.TPMLDigestValues{Digests: []tpm2.TPMTHA{{HashAlg: tpm2.TPMAlgSHA256, Digest: sum[:]}}}}.Execute(tpm)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// boot starts a TPM with the state in dir, and measures a boot into it.
+func boot(t *testing.T, dir, secureBoot, image string) transport.TPM {
+	t.Helper()
+	tpm := tpmtest.StartIn(t, dir)
+	measure(t, tpm, pcrSecureBoot, secureBoot)
+	measure(t, tpm, pcrImage, image)
+	return tpm
+}
+
+// valueOf returns the value of a PCR after one measurement.
+func valueOf(text string) Digest { return attest.AfterPhase(Digest{}, text) }
+
+// TestUnseal seals a key in one boot, and unseals it in other boots of the same TPM. It lists the
+// boots in which the TPM does not release the key, each with the reason.
+func TestUnseal(t *testing.T) {
+	dir, key := t.TempDir(), bytes.Repeat([]byte{7}, KeySize)
+	own, stranger := newBuilder(t), newBuilder(t)
+	now, next := valueOf("version 1"), valueOf("version 2")
+	var sealed Sealed
+	t.Run("seal", func(t *testing.T) {
+		// The TPM seals after the phase, too: sealing depends on no value of PCR 11.
+		tpm := boot(t, dir, "on", "version 1")
+		if err := EndPhase(tpm); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if sealed, err = Seal(tpm, key, &own.PublicKey, valueOf("on")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, c := range []struct {
+		name, secureBoot, image string
+		dir                     string
+		signatures              Signatures
+		phase, clear            bool
+		want                    error
+	}{
+		{"the same boot", "on", "version 1", dir, own.sign(t, now), false, false, nil},
+		{"a new version", "on", "version 2", dir, own.sign(t, now, next), false, false, nil},
+		{"Secure Boot is off", "off", "version 1", dir, own.sign(t, now), false, false, ErrSecureBoot},
+		{"an image without signature", "on", "version 1", dir, Signatures{}, false, false, ErrImage},
+		{"the signature of another image", "on", "version 2", dir, own.sign(t, now), false, false, ErrImage},
+		{"an image of another builder", "on", "version 1", dir, stranger.sign(t, now), false, false, ErrImage},
+		{"after the phase", "on", "version 1", dir, own.sign(t, now), true, false, ErrImage},
+		{"another TPM", "on", "version 1", t.TempDir(), own.sign(t, now), false, false, ErrTPM},
+		{"a cleared TPM", "on", "version 1", dir, own.sign(t, now), false, true, ErrTPM},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tpm := boot(t, c.dir, c.secureBoot, c.image)
+			if c.phase {
+				if err := EndPhase(tpm); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.clear {
+				if _, err := (tpm2.Clear{AuthHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHLockout, Auth: tpm2.PasswordAuth(nil)}}).Execute(tpm); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := Unseal(tpm, sealed, c.signatures)
+			if !errors.Is(err, c.want) || c.want == nil && !bytes.Equal(got, key) {
+				t.Fatalf("key %x, error %v, want %v", got, err, c.want)
+			}
+			if c.want != nil && got != nil {
+				t.Errorf("a key beside the error %v", err)
+			}
+			if c.dir == dir && !c.clear {
+				// The prediction from the values gives the same answer as the TPM.
+				b, err := ReadBoot(tpm, c.signatures)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := sealed.Check(b); !errors.Is(err, c.want) {
+					t.Errorf("the prediction is %v, want %v", err, c.want)
+				}
+			}
+		})
+	}
+}
+
+// TestTPMDecides removes the checks of the program, and shows that the TPM itself refuses: the
+// policy session of another value of PCR 7 or PCR 11 does not release the key.
+func TestTPMDecides(t *testing.T) {
+	dir, key, own := t.TempDir(), bytes.Repeat([]byte{7}, KeySize), newBuilder(t)
+	var sealed Sealed
+	t.Run("seal", func(t *testing.T) {
+		tpm := boot(t, dir, "on", "version 1")
+		var err error
+		if sealed, err = Seal(tpm, key, &own.PublicKey, valueOf("on")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, c := range []struct {
+		name, secureBoot string
+		claimed          Digest // the value of PCR 7 that the metadata claims
+		signatures       Signatures
+		phase            bool
+	}{
+		{"forged metadata for PCR 7", "off", valueOf("off"), own.sign(t, valueOf("version 1")), false},
+		{"a forged signer after the phase", "on", valueOf("on"), Signatures{}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tpm := boot(t, dir, c.secureBoot, "version 1")
+			forged := sealed
+			forged.SecureBoot = c.claimed[:]
+			if c.phase {
+				if err := EndPhase(tpm); err != nil {
+					t.Fatal(err)
+				}
+				forger := newBuilder(t)
+				c.signatures = forger.sign(t, attest.AfterPhase(valueOf("version 1"), PhaseStorage))
+				der, err := Seal(tpm, key, &forger.PublicKey, valueOf("on"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				forged.Signer = der.Signer
+			}
+			got, err := Unseal(tpm, forged, c.signatures)
+			if err == nil || got != nil || errors.Is(err, ErrSecureBoot) || errors.Is(err, ErrImage) {
+				t.Errorf("key %x, error %v: the TPM itself must refuse", got, err)
+			}
+		})
+	}
+}
+
+// recorder records the bytes that cross the bus between the processor and the TPM.
+type recorder struct {
+	transport.TPM
+	mu  sync.Mutex
+	all []byte
+}
+
+func (r *recorder) Send(command []byte) ([]byte, error) {
+	answer, err := r.TPM.Send(command)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(append(r.all, command...), answer...)
+	return answer, err
+}
+
+// TestEncryptedSessions checks that the key never crosses the bus in plain text.
+func TestEncryptedSessions(t *testing.T) {
+	own := newBuilder(t)
+	bus := &recorder{TPM: boot(t, t.TempDir(), "on", "version 1")}
+	key := make([]byte, KeySize)
+	rand.Read(key)
+	sealed, err := Seal(bus, key, &own.PublicKey, valueOf("on"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Unseal(bus, sealed, own.sign(t, valueOf("version 1")))
+	if err != nil || !bytes.Equal(got, key) {
+		t.Fatalf("%x, %v", got, err)
+	}
+	if len(bus.all) < 1000 || bytes.Contains(bus.all, key) || bytes.Contains(bus.all, key[:8]) {
+		t.Errorf("the key is in the %d bytes on the bus", len(bus.all))
+	}
+	// All objects and sessions are gone, so the sequence can repeat often.
+	for range 10 {
+		if _, err := Unseal(bus, sealed, own.sign(t, valueOf("version 1"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A failed attempt leaves nothing in the TPM, either.
+	for range 10 {
+		if _, err := Unseal(bus, sealed, Signatures{}); !errors.Is(err, ErrImage) {
+			t.Fatal(err)
+		}
+	}
+}
