@@ -38,7 +38,8 @@ const (
 	maxReason = 1 << 10
 )
 
-// Seal seals an unlock key to PCR 7 of the running boot, and to boot images of the builder.
+// Seal seals an unlock key to PCR 7 of the running boot, and to boot images of the builder. It
+// fails if the running boot could not unseal the key.
 func (a *Asker) Seal(ctx context.Context, key []byte) (Sealed, error) {
 	signer, err := os.ReadFile(a.Signer)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,14 +48,18 @@ func (a *Asker) Seal(ctx context.Context, key []byte) (Sealed, error) {
 	if err != nil {
 		return Sealed{}, err
 	}
-	r, err := a.withTPM(ctx, order{Operation: opSeal, Key: key, Signer: signer})
+	signatures, err := a.signatures()
+	if err != nil {
+		return Sealed{}, err
+	}
+	r, err := a.withTPM(ctx, order{Operation: opSeal, Key: key, Signer: signer, Signatures: signatures})
 	return r.Sealed, err
 }
 
 // Unseal returns an unlock key.
 func (a *Asker) Unseal(ctx context.Context, s Sealed) ([]byte, error) {
-	signatures, err := os.ReadFile(a.Signatures)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	signatures, err := a.signatures()
+	if err != nil {
 		return nil, err
 	}
 	r, err := a.withTPM(ctx, order{Operation: opUnseal, Sealed: s, Signatures: signatures})
@@ -64,30 +69,43 @@ func (a *Asker) Unseal(ctx context.Context, s Sealed) ([]byte, error) {
 	return r.Key, err
 }
 
-// EndPhase ends the time in which the TPM releases the unlock keys. Without a TPM it does
-// nothing.
-func (a *Asker) EndPhase(ctx context.Context) error {
-	_, err := a.withTPM(ctx, order{Operation: opEnd})
-	if errors.Is(err, attest.ErrNone) {
-		return nil
+// signatures returns the signatures of the running boot image; none if it has none.
+func (a *Asker) signatures() ([]byte, error) {
+	text, err := os.ReadFile(a.Signatures)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
+
+// endAttempts is the number of attempts to end the phase. A TPM can fail to answer once.
+const endAttempts = 3
+
+// EndPhase ends the time in which the TPM releases the unlock keys. Without a TPM it does nothing.
+// After an error, the TPM may continue to release them.
+func (a *Asker) EndPhase(ctx context.Context) (err error) {
+	for range endAttempts {
+		if _, err = a.withTPM(ctx, order{Operation: opEnd}); err == nil || errors.Is(err, attest.ErrNone) {
+			return nil
+		}
 	}
 	return err
 }
+
+// BootImages are the files for a prediction: the boot image of the next boot, and that of the
+// running version.
+type BootImages struct{ Next, Running *os.File }
 
 // Predict returns an error that wraps the reason if the TPM will not release a sealed key after the
-// boot of another boot image.
-func (a *Asker) Predict(ctx context.Context, s Sealed, image *os.File, enabled bool, db, dbx []byte) error {
-	log, err := os.Open(a.Log)
-	if err != nil {
-		return fmt.Errorf("TPM: cannot open the event log: %w", err)
-	}
-	defer log.Close()
-	_, err = a.ask(ctx, order{Operation: opPredict, Sealed: s, Enabled: enabled, DB: db, DBX: dbx}, []*os.File{image, log})
+// boot of another boot image. An error without a reason means that it is not known.
+func (a *Asker) Predict(ctx context.Context, s Sealed, images BootImages, enabled bool, db, dbx []byte) error {
+	_, err := a.withTPM(ctx, order{Operation: opPredict, Sealed: s, Enabled: enabled, DB: db, DBX: dbx}, images.Next, images.Running)
 	return err
 }
 
-// withTPM executes an order that needs the TPM.
-func (a *Asker) withTPM(ctx context.Context, o order) (result, error) {
+// withTPM executes an order that needs the TPM. The process gets the TPM, the event log of the
+// firmware, and more files.
+func (a *Asker) withTPM(ctx context.Context, o order, more ...*os.File) (result, error) {
 	a.busy.Lock()
 	defer a.busy.Unlock()
 	// os.OpenFile makes a descriptor non-blocking. A read from such a descriptor would return
@@ -101,7 +119,15 @@ func (a *Asker) withTPM(ctx context.Context, o order) (result, error) {
 	}
 	device := os.NewFile(uintptr(fd), a.Device)
 	defer device.Close()
-	return a.ask(ctx, o, []*os.File{device})
+	log, err := os.Open(a.Log)
+	if errors.Is(err, fs.ErrNotExist) {
+		log, err = os.Open(os.DevNull) // an empty log
+	}
+	if err != nil {
+		return result{}, fmt.Errorf("TPM: cannot open the event log: %w", err)
+	}
+	defer log.Close()
+	return a.ask(ctx, o, append([]*os.File{device, log}, more...))
 }
 
 // ask runs the process. It wipes the buffers with keys.

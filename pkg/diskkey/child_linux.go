@@ -14,12 +14,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/tpm"
 )
 
-// The operations of the process.
+// The operations of the process. File descriptor 3 is the TPM, 4 the event log of the firmware.
 const (
-	opSeal    = "seal"    // file descriptor 3 is the TPM
-	opUnseal  = "unseal"  // 3 is the TPM
-	opEnd     = "end"     // 3 is the TPM
-	opPredict = "predict" // 3 is the boot image, 4 the event log
+	opSeal    = "seal"
+	opUnseal  = "unseal"
+	opEnd     = "end"
+	opPredict = "predict" // 5 is the boot image of the next boot, 6 that of the running version
 )
 
 // order is a request of PID 1 to the process, as JSON.
@@ -60,7 +60,7 @@ var Environment = []string{"GOMEMLIMIT=64MiB", "GOMAXPROCS=1", "GOTRACEBACK=none
 // Main is the main function of the process: it drops its privileges, executes one order, writes the
 // result, and returns the exit status.
 func Main() int {
-	files := []*os.File{os.NewFile(3, "TPM or boot image"), os.NewFile(4, "event log")}
+	files := []*os.File{os.NewFile(3, "TPM"), os.NewFile(4, "event log"), os.NewFile(5, "boot image"), os.NewFile(6, "running boot image")}
 	confined := func() error {
 		return confine.Process(confine.Rules{Calls: confine.ParserCalls, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 	}
@@ -95,25 +95,43 @@ func respond(in io.Reader, out io.Writer, files []*os.File, confined func() erro
 
 // execute executes an order.
 func execute(o order, files []*os.File) (result, error) {
+	// Only a prediction needs the log. For the other operations, a log that cannot be read is an
+	// empty log.
+	events, err := readLog(files[1])
 	if o.Operation == opPredict {
-		return result{}, predict(o, files[0], files[1])
+		if err != nil {
+			return result{}, err
+		}
+		return result{}, predict(o, tpm.Conn{ReadWriter: files[0]}, events, files[2], files[3])
 	}
-	return command(o, tpm.Conn{ReadWriter: files[0]})
+	return command(o, tpm.Conn{ReadWriter: files[0]}, events)
+}
+
+// readLog reads the event log of the firmware. An empty log has no events.
+func readLog(log io.Reader) ([]attest.Event, error) {
+	text, err := io.ReadAll(io.LimitReader(log, attest.MaxLog+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the event log: %w", err)
+	}
+	if len(text) == 0 {
+		return nil, nil
+	}
+	return attest.ParseLog(text)
 }
 
 // command executes an order with the TPM.
-func command(o order, t transport.TPM) (r result, err error) {
+func command(o order, t transport.TPM, events []attest.Event) (r result, err error) {
 	switch o.Operation {
 	case opSeal:
 		signer, err := ParseSigner(o.Signer)
 		if err != nil {
 			return r, err
 		}
-		b, err := ReadBoot(t, Signatures{})
+		signatures, err := parseOptional(o.Signatures)
 		if err != nil {
 			return r, err
 		}
-		r.Sealed, err = Seal(t, o.Key, signer, b.SecureBoot)
+		r.Sealed, err = SealChecked(t, o.Key, signer, signatures, events)
 		return r, err
 	case opUnseal:
 		signatures, err := parseOptional(o.Signatures)
@@ -123,7 +141,7 @@ func command(o order, t transport.TPM) (r result, err error) {
 		r.Key, err = Unseal(t, o.Sealed, signatures)
 		return r, err
 	case opEnd:
-		return r, EndPhase(t)
+		return r, EndPhase(t, events)
 	}
 	return r, fmt.Errorf("unknown operation %q", o.Operation)
 }
@@ -138,20 +156,20 @@ func parseOptional(text []byte) (Signatures, error) {
 }
 
 // predict checks whether the TPM will release a sealed key after the boot of another boot image.
-func predict(o order, image, log *os.File) error {
-	text, err := io.ReadAll(io.LimitReader(log, attest.MaxLog+1))
-	if err != nil {
-		return fmt.Errorf("cannot read the event log: %w", err)
-	}
-	events, err := attest.ParseLog(text)
+func predict(o order, t transport.TPM, events []attest.Event, next, running *os.File) error {
+	present, err := readPCR(t, pcrSecureBoot)
 	if err != nil {
 		return err
 	}
-	size, err := image.Seek(0, io.SeekEnd)
-	if err != nil {
-		return fmt.Errorf("boot image: %w", err)
+	images := make([]Image, 2)
+	for i, f := range []*os.File{next, running} {
+		size, err := f.Seek(0, io.SeekEnd)
+		if err != nil {
+			return fmt.Errorf("boot image: %w", err)
+		}
+		images[i] = Image{f, size}
 	}
-	b, err := PredictImage(Firmware{Events: events, Enabled: o.Enabled, DB: o.DB, DBX: o.DBX}, image, size)
+	b, err := PredictImage(Firmware{Events: events, SecureBoot: present, Enabled: o.Enabled, DB: o.DB, DBX: o.DBX}, images[0], images[1])
 	if err != nil {
 		return err
 	}

@@ -8,11 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // Header is what the header of an encrypted partition says. Each person who can write to the disk
@@ -23,8 +23,6 @@ type Header struct {
 	// Offset is the position of the encrypted data in the partition, in bytes.
 	Offset uint64
 	Slots  []int // key slots in use, ascending
-	// Encrypting is true while cryptsetup encrypts the former content in place.
-	Encrypting bool
 	// Metadata are the keys in encrypted form; nil if the header has none.
 	Metadata *Metadata
 }
@@ -80,7 +78,8 @@ const (
 	atOffset    = 256
 	atChecksum  = 448
 	checksumEnd = 512
-	maxHeader   = 4 << 20 // of each of the two copies, in bytes
+	maxLabel    = 48
+	copySize    = 64 << 10 // of each of the two copies, in bytes
 )
 
 var (
@@ -88,45 +87,91 @@ var (
 	secondMagic = []byte("SKUL\xba\xbe\x00\x02")
 )
 
+// ErrHeader means that a header is not one that the machine has made. cryptsetup is not started
+// for it, because it would accept other ciphers and layouts.
+var ErrHeader = errors.New("its LUKS2 header is damaged, or was not made by this machine")
+
+// otherOffsets are the other offsets at which cryptsetup looks for the second copy if the first is
+// damaged (section 2.2 of the specification).
+var otherOffsets = []int64{16 << 10, 32 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20}
+
 // ReadHeader reads the header of an encrypted partition. It takes the newer of the two copies with
-// a valid checksum, because a power cut can damage one copy.
+// a valid checksum, because a power cut can damage one copy. Each valid copy must be a header that
+// the machine makes, because cryptsetup may take either. After an error that wraps ErrHeader, only
+// the label is set, which the first copy may have without a valid checksum.
 func ReadHeader(r io.ReaderAt) (Header, error) {
-	newest, sequence := []byte(nil), uint64(0)
-	for at := int64(0); at <= maxHeader; at = max(2*at, 16<<10) {
-		raw, number, valid := readCopy(r, at)
-		if valid && (newest == nil || number > sequence) {
-			newest, sequence = raw, number
+	var raw [2][]byte
+	var sequence [2]uint64
+	for i, at := range []int64{0, copySize} {
+		raw[i], sequence[i] = readCopy(r, at)
+	}
+	label := rawLabel(r)
+	if raw[0] == nil {
+		for _, at := range otherOffsets {
+			if magic := make([]byte, len(secondMagic)); readsMagic(r, at, magic) {
+				return Header{Label: label}, fmt.Errorf("%w: a copy at %d", ErrHeader, at)
+			}
 		}
 	}
-	if newest == nil {
-		return Header{}, errors.New("LUKS2 header: both copies are damaged")
+	var newest Header
+	found := false
+	for i := range raw {
+		if raw[i] == nil {
+			continue
+		}
+		h, err := parseHeader(raw[i])
+		if err != nil {
+			return Header{Label: label}, fmt.Errorf("%w: %w", ErrHeader, err)
+		}
+		if !found || sequence[1] > sequence[0] {
+			newest, found = h, true
+		}
 	}
-	return parseHeader(newest)
+	if !found {
+		return Header{Label: label}, fmt.Errorf("%w: no copy is valid", ErrHeader)
+	}
+	return newest, nil
 }
 
-// readCopy reads the copy of the header at an offset. valid is false if there is none, or if its
-// checksum is wrong.
-func readCopy(r io.ReaderAt, at int64) (raw []byte, sequence uint64, valid bool) {
+// readsMagic reports whether a second copy begins at an offset.
+func readsMagic(r io.ReaderAt, at int64, magic []byte) bool {
+	_, err := r.ReadAt(magic, at)
+	return err == nil && bytes.Equal(magic, secondMagic)
+}
+
+// rawLabel returns the label in the first copy, also if the copy is not valid. cryptsetup writes
+// the label before the checksum, so a power cut in the first format leaves NewLabel here.
+func rawLabel(r io.ReaderAt) string {
 	head := make([]byte, binarySize)
-	if _, err := r.ReadAt(head, at); err != nil {
-		return nil, 0, false
+	if _, err := r.ReadAt(head, 0); err != nil || !bytes.HasPrefix(head, firstMagic) {
+		return ""
+	}
+	return sanitize.ASCII(text(head[atLabel:atLabel+maxLabel]), maxLabel)
+}
+
+// readCopy reads the copy of the header at an offset. It returns nil if there is none, if it does
+// not have the layout that formatCommand makes, or if its checksum is wrong.
+func readCopy(r io.ReaderAt, at int64) (raw []byte, sequence uint64) {
+	raw = make([]byte, copySize)
+	if _, err := r.ReadAt(raw, at); err != nil {
+		return nil, 0
 	}
 	magic := secondMagic
 	if at == 0 {
 		magic = firstMagic
 	}
-	size := binary.BigEndian.Uint64(head[atSize:])
-	if !bytes.HasPrefix(head, magic) || binary.BigEndian.Uint64(head[atOffset:]) != uint64(at) || size <= binarySize || size > maxHeader {
-		return nil, 0, false
+	if !bytes.HasPrefix(raw, magic) || binary.BigEndian.Uint64(raw[atOffset:]) != uint64(at) || binary.BigEndian.Uint64(raw[atSize:]) != copySize {
+		return nil, 0
 	}
-	raw = make([]byte, size)
-	if _, err := r.ReadAt(raw, at); err != nil || text(raw[atAlgorithm:atAlgorithm+32]) != "sha256" {
-		return nil, 0, false
+	if text(raw[atAlgorithm:atAlgorithm+32]) != "sha256" {
+		return nil, 0
 	}
 	want := bytes.Clone(raw[atChecksum : atChecksum+sha256.Size])
 	clear(raw[atChecksum:checksumEnd])
-	sum := sha256.Sum256(raw)
-	return raw, binary.BigEndian.Uint64(raw[atSequence:]), bytes.Equal(sum[:], want)
+	if sum := sha256.Sum256(raw); !bytes.Equal(sum[:], want) {
+		return nil, 0
+	}
+	return raw, binary.BigEndian.Uint64(raw[atSequence:])
 }
 
 // text returns a field of fixed length without its padding.
@@ -135,57 +180,44 @@ func text(field []byte) string {
 	return string(before)
 }
 
-// area is the part of the JSON area that the package uses.
-type area struct {
-	Keyslots map[string]json.RawMessage `json:"keyslots"`
-	Tokens   map[string]json.RawMessage `json:"tokens"`
-	Segments map[string]struct {
-		Type   string `json:"type"`
-		Offset string `json:"offset"`
-	} `json:"segments"`
-	Config struct {
-		Requirements struct {
-			Mandatory []string `json:"mandatory"`
-		} `json:"requirements"`
-	} `json:"config"`
-}
-
 // parseHeader parses a copy of the header with a valid checksum.
 func parseHeader(raw []byte) (h Header, err error) {
-	h.Label = text(raw[atLabel : atLabel+48])
+	h.Label = sanitize.ASCII(text(raw[atLabel:atLabel+maxLabel]), maxLabel)
 	if h.UUID, err = uuid.Parse(text(raw[atUUID : atUUID+40])); err != nil {
-		return h, fmt.Errorf("LUKS2 header: its UUID is invalid: %w", err)
+		return h, fmt.Errorf("its UUID is invalid: %w", err)
 	}
-	var a area
-	if err := json.Unmarshal([]byte(text(raw[binarySize:])), &a); err != nil {
-		return h, fmt.Errorf("LUKS2 header: cannot parse its metadata: %w", err)
+	a, err := parseArea([]byte(text(raw[binarySize:])))
+	if err != nil {
+		return h, err
 	}
-	for number := range a.Keyslots {
-		n, err := strconv.Atoi(number)
-		if err != nil {
-			return h, errors.New("LUKS2 header: the number of a key slot is invalid")
-		}
-		h.Slots = append(h.Slots, n)
+	if h.Slots, err = a.check(); err != nil {
+		return h, err
 	}
-	slices.Sort(h.Slots)
-	for _, s := range a.Segments {
-		if offset, err := strconv.ParseUint(s.Offset, 10, 62); err == nil && s.Type == "crypt" {
-			h.Offset = max(h.Offset, offset)
-		}
+	h.Offset = dataOffset
+	if t, known := a.Tokens[strconv.Itoa(tokenID)]; known {
+		h.Metadata, err = t.metadata()
 	}
-	h.Encrypting = slices.ContainsFunc(a.Config.Requirements.Mandatory, func(r string) bool { return strings.HasPrefix(r, "online-reencrypt") })
-	h.Metadata, err = parseToken(a.Tokens[strconv.Itoa(tokenID)])
 	return h, err
 }
 
-// parseToken returns the metadata in a token; nil if it is not a token of this package.
-func parseToken(raw json.RawMessage) (*Metadata, error) {
-	var t token
-	if raw == nil || json.Unmarshal(raw, &t) != nil || t.Type != tokenType || t.Metadata == nil {
-		return nil, nil
+// metadata returns the metadata in a token, with sanitized public keys.
+func (t token) metadata() (*Metadata, error) {
+	m := t.Metadata
+	if m.Version != metadataVersion {
+		return nil, fmt.Errorf("its metadata have version %d, and this version of the system reads version %d", m.Version, metadataVersion)
 	}
-	if t.Metadata.Version != metadataVersion {
-		return nil, fmt.Errorf("LUKS2 header: its metadata have version %d, and this version of the system reads version %d", t.Metadata.Version, metadataVersion)
+	if m.Slot != 0 && m.Slot != 2 {
+		return nil, fmt.Errorf("slot %d cannot be that of the unlock key", m.Slot)
 	}
-	return t.Metadata, nil
+	if len(m.Recovery.Recipients) > MaxRecipients || len(m.Recovery.Ciphertext) > maxCiphertext {
+		return nil, errors.New("its recovery key has too many recipients, or is too large")
+	}
+	for i, r := range m.Recovery.Recipients {
+		m.Recovery.Recipients[i] = sanitize.ASCII(r, maxRecipient)
+	}
+	return m, nil
 }
+
+// maxRecipient is the maximum length of a public key in characters. A key that is secure against
+// quantum computers has almost 2000.
+const maxRecipient = 4 << 10

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/google/uuid"
+
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -37,15 +39,17 @@ func MappedPath(label string) string { return "/dev/mapper/" + Mapping(label) }
 type Volume struct {
 	Device string // path of the partition
 	Label  string // of the partition
+	Secret []byte // of the binding; only for DATA
 }
 
-// formatCommand makes the header. The keys are random, so a slow function in front of a key slot
-// would only delay the boot: pbkdf2 with the fewest iterations that cryptsetup permits.
-// The metadata area has 64 KiB, because an encrypted recovery key needs up to 16 KiB.
-func (v Volume) formatCommand(key []byte) Command {
-	return Command{Stdin: key, Args: append([]string{paths.Cryptsetup, "luksFormat", "--batch-mode", "--type", "luks2",
-		"--cipher", "aes-xts-plain64", "--key-size", "512", "--sector-size", "4096", "--luks2-metadata-size", "64k",
-		"--label", NewLabel, "--key-slot", "0", "--key-file", "-"}, append(slowness(), v.Device)...)}
+// formatCommand makes the header that area.check accepts. The keys are random, so a slow function
+// in front of a key slot would only delay the boot: pbkdf2 with the fewest iterations that
+// cryptsetup permits. The metadata area has 64 KiB, because an encrypted recovery key needs up to
+// 16 KiB.
+func (v Volume) formatCommand(id uuid.UUID, passphrase []byte) Command {
+	return Command{Stdin: passphrase, Args: append([]string{paths.Cryptsetup, "luksFormat", "--batch-mode", "--type", "luks2",
+		"--cipher", "aes-xts-plain64", "--key-size", "512", "--sector-size", "4096", "--luks2-metadata-size", "64k", "--offset", strconv.Itoa(dataOffset / 512),
+		"--label", NewLabel, "--uuid", id.String(), "--key-slot", "0", "--key-file", "-"}, append(slowness(), v.Device)...)}
 }
 
 func slowness() []string {
@@ -69,9 +73,9 @@ func (v Volume) metadataCommand(m Metadata) (Command, error) {
 	return Command{Stdin: text, Args: []string{paths.Cryptsetup, "token", "import", "--batch-mode", "--token-id", strconv.Itoa(tokenID), "--token-replace", "--json-file", "-", v.Device}}, err
 }
 
-// openCommand opens the partition with a key.
-func (v Volume) openCommand(key []byte) Command {
-	return Command{Stdin: key, Args: []string{paths.Cryptsetup, "open", "--batch-mode", "--type", "luks2", "--key-file", "-", v.Device, Mapping(v.Label)}}
+// openCommand opens the partition as a mapped device with the name.
+func (v Volume) openCommand(passphrase []byte, name string) Command {
+	return Command{Stdin: passphrase, Args: []string{paths.Cryptsetup, "open", "--batch-mode", "--type", "luks2", "--key-file", "-", v.Device, name}}
 }
 
 // testCommand checks that a key opens a slot, and opens nothing.
@@ -79,32 +83,52 @@ func (v Volume) testCommand(key []byte) Command {
 	return Command{Stdin: key, Args: []string{paths.Cryptsetup, "open", "--batch-mode", "--type", "luks2", "--test-passphrase", "--key-file", "-", v.Device}}
 }
 
-// Sealer seals an unlock key, and unseals it.
+// Sealer seals an unlock key, and unseals it. Seal fails if the running boot could not unseal the
+// result, apart from the end of the phase.
 type Sealer interface {
 	Seal(ctx context.Context, key []byte) (Sealed, error)
 	Unseal(ctx context.Context, s Sealed) ([]byte, error)
 }
 
-// Format makes an encrypted partition and opens it. It destroys the content of the partition. Until
-// Finish, the header has the label NewLabel.
-func (v Volume) Format(ctx context.Context, run Run, sealer Sealer, recipients []string) error {
+// newKey returns a new unlock key in sealed form, and its passphrase.
+func (v Volume) newKey(ctx context.Context, sealer Sealer) (Sealed, []byte, error) {
 	key := make([]byte, KeySize)
 	rand.Read(key)
 	defer clear(key)
-	recovery := NewRecoveryKey()
-	m := Metadata{Slot: 0}
-	var err error
-	if m.Sealed, err = sealer.Seal(ctx, key); err != nil {
-		return fmt.Errorf("%s: cannot encrypt %s: %w", v.Device, v.Label, err)
+	passphrase, err := v.passphrase(key)
+	if err != nil {
+		return Sealed{}, nil, err
 	}
-	if m.Recovery, err = EncryptRecovery(recovery, recipients); err != nil {
-		return fmt.Errorf("%s: cannot encrypt %s: %w", v.Device, v.Label, err)
+	sealed, err := sealer.Seal(ctx, key)
+	if err != nil {
+		return Sealed{}, nil, fmt.Errorf("%s: cannot seal a key for %s: %w", v.Device, v.Label, err)
 	}
-	metadata, err := v.metadataCommand(m)
+	return sealed, passphrase, nil
+}
+
+// Format makes an encrypted partition and opens it. It destroys the content of the partition, which
+// wipe removes first. If the TPM seals no key, Format changes nothing. Until Finish, the header has
+// the label NewLabel.
+func (v Volume) Format(ctx context.Context, run Run, sealer Sealer, recipients []string, wipe func() error) error {
+	sealed, passphrase, err := v.newKey(ctx, sealer)
 	if err != nil {
 		return err
 	}
-	return v.all(ctx, run, "cannot encrypt", v.formatCommand(key), v.addKeyCommand(RecoverySlot, key, []byte(recovery)), metadata, v.openCommand(key))
+	defer clear(passphrase)
+	content := RecoveryContent{Label: v.Label, UUID: uuid.New(), Key: NewRecoveryKey()}
+	recovery, err := EncryptRecovery(content, recipients)
+	if err != nil {
+		return fmt.Errorf("%s: cannot encrypt %s: %w", v.Device, v.Label, err)
+	}
+	metadata, err := v.metadataCommand(Metadata{Slot: 0, Sealed: sealed, Recovery: recovery})
+	if err != nil {
+		return err
+	}
+	if err := wipe(); err != nil {
+		return fmt.Errorf("%s: cannot wipe %s: %w", v.Device, v.Label, err)
+	}
+	return v.all(ctx, run, "cannot encrypt", v.formatCommand(content.UUID, passphrase), v.addKeyCommand(RecoverySlot, passphrase, []byte(content.Key)), metadata,
+		v.openCommand(passphrase, Mapping(v.Label)))
 }
 
 // Finish gives the header its final label, when the file system is complete.
@@ -119,47 +143,77 @@ func (v Volume) Open(ctx context.Context, run Run, sealer Sealer, m Metadata) er
 		return fmt.Errorf("%s: cannot open %s: %w", v.Device, v.Label, err)
 	}
 	defer clear(key)
-	return v.all(ctx, run, "cannot open", v.openCommand(key))
-}
-
-// Recover replaces the unlock key of a partition by a new one, which the TPM seals to the running
-// boot. It does not open the partition: the next boot does. After a power cut, either the former or
-// the new sealed key is in the header, and the recovery key stays valid.
-func (v Volume) Recover(ctx context.Context, run Run, sealer Sealer, m Metadata, recovery RecoveryKey) error {
-	if err := v.all(ctx, run, "the recovery key does not open", v.testCommand([]byte(recovery))); err != nil {
-		return err
-	}
-	key := make([]byte, KeySize)
-	rand.Read(key)
-	defer clear(key)
-	former, spare := m.Slot, m.spareSlot()
-	sealed, err := sealer.Seal(ctx, key)
-	if err != nil {
-		return fmt.Errorf("%s: cannot seal a new key for %s: %w", v.Device, v.Label, err)
-	}
-	m.Slot, m.Sealed = spare, sealed
-	metadata, err := v.metadataCommand(m)
+	passphrase, err := v.passphrase(key)
 	if err != nil {
 		return err
 	}
-	// A recovery that a power cut has interrupted may have used the spare slot already. An empty
-	// slot is an error of this command, and no fault.
-	_ = run(ctx, v.removeKeyCommand(spare, []byte(recovery)))
-	if err := v.all(ctx, run, "cannot store a new key for", v.addKeyCommand(spare, []byte(recovery), key), metadata); err != nil {
-		return err
-	}
-	return v.all(ctx, run, "cannot remove the former key of", v.removeKeyCommand(former, []byte(recovery)))
+	defer clear(passphrase)
+	return v.all(ctx, run, "the key of the TPM does not open", v.openCommand(passphrase, Mapping(v.Label)))
 }
 
-// DestroyKeys destroys all key slots in both copies of the header. Afterwards no key opens the
-// partition.
+// OpenWith opens the partition with its recovery key, as a mapped device with the name.
+func (v Volume) OpenWith(ctx context.Context, run Run, key RecoveryKey, name string) error {
+	return v.all(ctx, run, "the recovery key does not open", v.openCommand([]byte(key), name))
+}
+
+// Test checks that a recovery key opens the partition.
+func (v Volume) Test(ctx context.Context, run Run, key RecoveryKey) error {
+	return v.all(ctx, run, "the recovery key does not open", v.testCommand([]byte(key)))
+}
+
+// Recovering is a locked volume with its recovery key.
+type Recovering struct {
+	Volume
+	Metadata
+	Key RecoveryKey
+}
+
+// Recover replaces the unlock keys of volumes by new ones, which the TPM seals to the running boot.
+// It opens no volume: the next boot does. It changes nothing if a recovery key is wrong or the TPM
+// seals no key. After a power cut, each header has either the former or the new sealed key, and the
+// recovery keys stay valid.
+func Recover(ctx context.Context, run Run, sealer Sealer, volumes []Recovering) error {
+	for _, v := range volumes {
+		if err := v.Test(ctx, run, v.Key); err != nil {
+			return fmt.Errorf("%w; nothing was changed", err)
+		}
+	}
+	var commands [][]Command
+	for _, v := range volumes {
+		sealed, passphrase, err := v.newKey(ctx, sealer)
+		if err != nil {
+			return fmt.Errorf("%w; nothing was changed", err)
+		}
+		defer clear(passphrase)
+		former, spare := v.Slot, v.spareSlot()
+		v.Metadata.Slot, v.Metadata.Sealed = spare, sealed
+		metadata, err := v.metadataCommand(v.Metadata)
+		if err != nil {
+			return err
+		}
+		commands = append(commands, []Command{v.removeKeyCommand(spare, []byte(v.Key)), v.addKeyCommand(spare, []byte(v.Key), passphrase), metadata, v.removeKeyCommand(former, []byte(v.Key))})
+	}
+	for i, v := range volumes {
+		// A recovery that a power cut has interrupted may have used the spare slot already. An
+		// empty slot is an error of this command, and no fault.
+		_ = run(ctx, commands[i][0])
+		if err := v.all(ctx, run, "cannot replace the key of", commands[i][1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DestroyKeys destroys all key slots in both copies of the header, also if the partition is open.
+// Afterwards no key opens the partition. A copy of the header that a person has retained stays
+// valid.
 func (v Volume) DestroyKeys(ctx context.Context, run Run) error {
 	return v.all(ctx, run, "cannot destroy the keys of", Command{Args: []string{paths.Cryptsetup, "erase", "--batch-mode", v.Device}})
 }
 
-// Close closes the mapped device.
-func (v Volume) Close(ctx context.Context, run Run) error {
-	return v.all(ctx, run, "cannot close", Command{Args: []string{paths.Cryptsetup, "close", Mapping(v.Label)}})
+// Close closes the mapped device with the name.
+func (v Volume) Close(ctx context.Context, run Run, name string) error {
+	return v.all(ctx, run, "cannot close", Command{Args: []string{paths.Cryptsetup, "close", name}})
 }
 
 // all runs commands in order, up to the first error.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -14,6 +16,7 @@ import (
 	"testing"
 
 	"filippo.io/age"
+	"filippo.io/age/armor"
 	"github.com/google/uuid"
 )
 
@@ -87,43 +90,57 @@ func header(t *testing.T, name string) Header {
 	return h
 }
 
-// TestVolume runs the life of an encrypted partition with cryptsetup: format, open, recovery, and
-// the destruction of the keys. ReadHeader reads what cryptsetup has written.
-func TestVolume(t *testing.T) {
-	run, v := cryptsetup(t), Volume{Device: image(t), Label: "STATE"}
+// secret is the secret of a STATE in these tests.
+var secret = bytes.Repeat([]byte{5}, secretSize)
+
+// formatted returns an encrypted partition with a complete header, and its operator.
+func formatted(t *testing.T, run Run, label string) (Volume, *age.X25519Identity) {
+	t.Helper()
+	v := Volume{Device: image(t), Label: label}
+	if label != "STATE" {
+		v.Secret = secret
+	}
 	operator, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Format(t.Context(), run, plainSealer{}, []string{operator.Recipient().String()}); err != nil {
+	nothing := func() error { return nil }
+	if err := errors.Join(v.Format(t.Context(), run, plainSealer{}, []string{operator.Recipient().String()}, nothing), v.Finish(t.Context(), run)); err != nil {
 		t.Fatal(err)
 	}
+	return v, operator
+}
+
+// recoveryOf decrypts the recovery key of a partition.
+func recoveryOf(t *testing.T, v Volume, operator age.Identity) Recovering {
+	t.Helper()
 	h := header(t, v.Device)
-	if h.Label != NewLabel || h.Offset != 16<<20 || !slices.Equal(h.Slots, []int{0, RecoverySlot}) || h.Metadata == nil || h.Encrypting {
+	c, err := h.Metadata.Recovery.Decrypt(operator)
+	if err != nil || c.Label != v.Label || c.UUID != h.UUID {
+		t.Fatalf("the recovery key is that of %s %s (%v)", c.Label, c.UUID, err)
+	}
+	return Recovering{v, *h.Metadata, c.Key}
+}
+
+// TestVolume runs the life of an encrypted partition with cryptsetup: format, open, recovery, and
+// the destruction of the keys. ReadHeader accepts what cryptsetup has written.
+func TestVolume(t *testing.T) {
+	run := cryptsetup(t)
+	v, operator := formatted(t, run, "STATE")
+	h := header(t, v.Device)
+	if h.Label != "STATE" || h.Offset != 16<<20 || !slices.Equal(h.Slots, []int{0, RecoverySlot}) || h.Metadata == nil {
 		t.Fatalf("header %+v", h)
-	}
-	if err := v.Finish(t.Context(), run); err != nil {
-		t.Fatal(err)
-	}
-	if h = header(t, v.Device); h.Label != "STATE" {
-		t.Errorf("label %q", h.Label)
 	}
 	if err := v.Open(t.Context(), run, plainSealer{}, *h.Metadata); err != nil {
 		t.Error(err)
-	}
-	recovery, err := h.Metadata.Recovery.Decrypt(operator)
-	if err != nil {
-		t.Fatal(err)
 	}
 	lost := errors.New("the TPM is gone")
 	if err := v.Open(t.Context(), run, plainSealer{lost}, *h.Metadata); !errors.Is(err, lost) {
 		t.Errorf("open without a TPM: %v", err)
 	}
-	if err := v.Recover(t.Context(), run, plainSealer{}, *h.Metadata, NewRecoveryKey()); err == nil || !strings.Contains(err.Error(), "the recovery key does not open STATE") {
-		t.Errorf("a wrong recovery key: %v", err)
-	}
+	r := recoveryOf(t, v, operator)
 	for range 2 { // the second recovery uses the first slot again
-		if err := v.Recover(t.Context(), run, plainSealer{}, *h.Metadata, recovery); err != nil {
+		if err := Recover(t.Context(), run, plainSealer{}, []Recovering{r}); err != nil {
 			t.Fatal(err)
 		}
 		former := h
@@ -137,9 +154,10 @@ func TestVolume(t *testing.T) {
 		if err := v.Open(t.Context(), run, plainSealer{}, *former.Metadata); err == nil {
 			t.Error("the former unlock key still opens the partition")
 		}
+		r.Metadata = *h.Metadata
 	}
 	raw, err := os.ReadFile(v.Device)
-	if err != nil || bytes.Contains(raw, []byte(recovery)) {
+	if err != nil || bytes.Contains(raw, []byte(r.Key)) {
 		t.Errorf("the recovery key is on the disk (%v)", err)
 	}
 	if err := v.DestroyKeys(t.Context(), run); err != nil {
@@ -148,8 +166,92 @@ func TestVolume(t *testing.T) {
 	if after := header(t, v.Device); len(after.Slots) != 0 {
 		t.Errorf("slots after the destruction: %v", after.Slots)
 	}
-	if err := run(t.Context(), v.testCommand([]byte(recovery))); err == nil {
+	if err := v.Test(t.Context(), run, r.Key); err == nil {
 		t.Error("the recovery key opens a partition whose keys are destroyed")
+	}
+}
+
+// TestBinding checks that the key of the TPM alone opens no DATA, and that no volume opens in the
+// place of the other one. The recovery key opens DATA anywhere.
+func TestBinding(t *testing.T) {
+	run := cryptsetup(t)
+	state, _ := formatted(t, run, "STATE")
+	data, operator := formatted(t, run, "DATA")
+	other := bytes.Repeat([]byte{6}, secretSize)
+	for _, c := range []struct {
+		name   string
+		device string
+		label  string
+		secret []byte
+		opens  bool
+	}{
+		{"STATE", state.Device, "STATE", nil, true},
+		{"DATA", data.Device, "DATA", secret, true},
+		{"DATA without the secret", data.Device, "DATA", nil, false},
+		{"DATA with the secret of another STATE", data.Device, "DATA", other, false},
+		{"DATA in the place of STATE", data.Device, "STATE", nil, false},
+		{"STATE in the place of DATA", state.Device, "DATA", secret, false},
+		{"STATE in the place of DATA, without the secret", state.Device, "DATA", nil, false},
+	} {
+		v := Volume{Device: c.device, Label: c.label, Secret: c.secret}
+		if err := v.Open(t.Context(), run, plainSealer{}, *header(t, c.device).Metadata); (err == nil) != c.opens {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if err := (Volume{Device: image(t), Label: "DATA"}).Format(t.Context(), run, plainSealer{}, nil, nil); !errors.Is(err, ErrBinding) {
+		t.Errorf("a DATA without a secret is formatted: %v", err)
+	}
+	if err := run(t.Context(), Command{Stdin: []byte(recoveryOf(t, data, operator).Key), Args: []string{"cryptsetup", "open", "--test-passphrase", "--key-file", "-", data.Device}}); err != nil {
+		t.Errorf("the recovery key on another computer: %v", err)
+	}
+}
+
+// TestFormatSealsFirst checks that nothing is wiped if the TPM seals no key.
+func TestFormatSealsFirst(t *testing.T) {
+	lost := errors.New("the TPM is gone")
+	wiped := false
+	never := func(context.Context, Command) error { t.Error("a command runs"); return nil }
+	for _, sealer := range []plainSealer{{lost}, {}} { // the second has no recipients
+		err := Volume{Device: "/dev/null", Label: "STATE"}.Format(t.Context(), never, sealer, nil, func() error { wiped = true; return nil })
+		if err == nil || wiped {
+			t.Errorf("wiped: %v, error %v", wiped, err)
+		}
+	}
+}
+
+// TestRecoverAll checks that a recovery changes nothing if one of the keys is wrong, or if the TPM
+// seals no key.
+func TestRecoverAll(t *testing.T) {
+	run := cryptsetup(t)
+	state, operator := formatted(t, run, "STATE")
+	data, second := formatted(t, run, "DATA")
+	good := []Recovering{recoveryOf(t, state, operator), recoveryOf(t, data, second)}
+	wrong := slices.Clone(good)
+	wrong[1].Key = NewRecoveryKey()
+	unbound := slices.Clone(good)
+	unbound[1].Secret = nil
+	lost := errors.New("the TPM is gone")
+	for name, c := range map[string]struct {
+		sealer  Sealer
+		volumes []Recovering
+	}{"a wrong key": {plainSealer{}, wrong}, "no TPM": {plainSealer{lost}, good}, "no secret": {plainSealer{}, unbound}} {
+		err := Recover(t.Context(), run, c.sealer, c.volumes)
+		if err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, v := range good {
+			if err := v.Open(t.Context(), run, plainSealer{}, *header(t, v.Device).Metadata); err != nil || header(t, v.Device).Metadata.Slot != 0 {
+				t.Errorf("%s: %s was changed (%v)", name, v.Label, err)
+			}
+		}
+	}
+	if err := Recover(t.Context(), run, plainSealer{}, good); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range good {
+		if err := v.Open(t.Context(), run, plainSealer{}, *header(t, v.Device).Metadata); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -157,20 +259,9 @@ func TestVolume(t *testing.T) {
 // header and the recovery key open the partition, and the next recovery succeeds.
 func TestInterruptedRecovery(t *testing.T) {
 	run := cryptsetup(t)
-	operator, err := age.GenerateX25519Identity()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cut := errors.New("power cut")
 	for stop := 1; ; stop++ {
-		v := Volume{Device: image(t), Label: "DATA"}
-		if err := v.Format(t.Context(), run, plainSealer{}, []string{operator.Recipient().String()}); err != nil {
-			t.Fatal(err)
-		}
-		recovery, err := header(t, v.Device).Metadata.Recovery.Decrypt(operator)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v, operator := formatted(t, run, "DATA")
 		commands := 0
 		until := func(ctx context.Context, c Command) error {
 			if commands++; commands > stop {
@@ -178,13 +269,13 @@ func TestInterruptedRecovery(t *testing.T) {
 			}
 			return run(ctx, c)
 		}
-		err = v.Recover(t.Context(), until, plainSealer{}, *header(t, v.Device).Metadata, recovery)
+		err := Recover(t.Context(), until, plainSealer{}, []Recovering{recoveryOf(t, v, operator)})
 		if err != nil && !errors.Is(err, cut) {
 			t.Fatal(err)
 		}
 		for _, again := range []bool{false, true} {
 			if again {
-				if err := v.Recover(t.Context(), run, plainSealer{}, *header(t, v.Device).Metadata, recovery); err != nil {
+				if err := Recover(t.Context(), run, plainSealer{}, []Recovering{recoveryOf(t, v, operator)}); err != nil {
 					t.Errorf("stopped after %d commands: the next recovery: %v", stop, err)
 				}
 			}
@@ -194,6 +285,32 @@ func TestInterruptedRecovery(t *testing.T) {
 		}
 		if err == nil {
 			break
+		}
+	}
+}
+
+// TestTornFormat cuts the first write of the header short, and checks that the partition counts as
+// one whose format was interrupted.
+func TestTornFormat(t *testing.T) {
+	run, v := cryptsetup(t), Volume{Device: image(t), Label: "STATE"}
+	if err := run(t.Context(), v.formatCommand(uuid.New(), []byte("x"))); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(v.Device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, torn := range map[string]func([]byte){
+		"without the checksum":       func(b []byte) { clear(b[atChecksum:checksumEnd]); clear(b[copySize : 2*copySize]) },
+		"without the JSON area":      func(b []byte) { clear(b[binarySize : 2*copySize]) },
+		"with half of the JSON area": func(b []byte) { clear(b[binarySize+100 : 2*copySize]) },
+		"without the second copy":    func(b []byte) { clear(b[copySize : 2*copySize]) },
+		"a second copy without sum":  func(b []byte) { clear(b[copySize+atChecksum : copySize+checksumEnd]) },
+	} {
+		b := bytes.Clone(whole)
+		torn(b)
+		if h, err := ReadHeader(bytes.NewReader(b)); h.Label != NewLabel || err != nil && !errors.Is(err, ErrHeader) {
+			t.Errorf("%s: %+v, %v", name, h, err)
 		}
 	}
 }
@@ -238,6 +355,77 @@ func TestReadHeader(t *testing.T) {
 			t.Errorf("the first %d bytes: %+v", n, h)
 		}
 	}
+	// A copy at another offset, which cryptsetup finds if the first copy is damaged.
+	moved := slices.Concat(raw, make([]byte, 128<<10))
+	moved[0] ^= 0xff
+	check("damage in the first copy", moved)
+	copy(moved[128<<10:], secondMagic)
+	if _, err := ReadHeader(bytes.NewReader(moved)); !errors.Is(err, ErrHeader) {
+		t.Errorf("a copy at another offset: %v", err)
+	}
+}
+
+// withArea returns a header with a change of its JSON area in the copies, each with a valid sum.
+func withArea(t *testing.T, raw []byte, from, to string, copies ...int) []byte {
+	t.Helper()
+	out := bytes.Clone(raw)
+	for _, n := range copies {
+		one := out[n*copySize : (n+1)*copySize]
+		old := text(one[binarySize:])
+		if !strings.Contains(old, from) {
+			t.Fatalf("the area has no %s", from)
+		}
+		clear(one[binarySize:])
+		copy(one[binarySize:], strings.Replace(old, from, to, 1))
+		clear(one[atChecksum:checksumEnd])
+		sum := sha256.Sum256(one)
+		copy(one[atChecksum:], sum[:])
+	}
+	return out
+}
+
+// TestRefusedHeaders checks that only the header that the machine makes is accepted. Each change is
+// harmless, and stands for a class: another value of a field, a missing field, an unknown field, a
+// field in another case, and a field that occurs twice.
+func TestRefusedHeaders(t *testing.T) {
+	packed, err := gzip.NewReader(bytes.NewReader(readFile(t, "header.gz")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := io.ReadAll(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{
+		{`"offset":"16777216"`, `"offset":"16777217"`}, {`"size":"dynamic"`, `"size":"4096"`}, {`"iv_tweak":"0"`, `"iv_tweak":"1"`}, {`"sector_size":4096`, `"sector_size":512`},
+		{`"iv_tweak":"0","encryption":"aes-xts-plain64"`, `"iv_tweak":"0","encryption":"aes-cbc-plain64"`}, {`"type":"crypt"`, `"type":"linear"`},
+		{`"segments":{"0":`, `"segments":{"1":`}, {`"segments":{`, `"segments":{"1":{"type":"linear"},`}, {`"sector_size":4096`, `"sector_size":4096,"integrity":{}`},
+		{`"size":"258048","encryption":"aes-xts-plain64"`, `"size":"258048","encryption":"aes-cbc-plain64"`}, {`"key_size":64,"af"`, `"key_size":32,"af"`},
+		{`"stripes":4000`, `"stripes":4001`}, {`"type":"pbkdf2","hash":"sha256","iterations":1000`, `"type":"pbkdf2","hash":"sha256","iterations":1001`},
+		{`"type":"pbkdf2","hash":"sha256"`, `"type":"argon2id","hash":"sha256"`}, {`"iterations":1000`, `"iterations":1e3`}, {`"size":"258048"`, `"size":"4096"`},
+		{`"offset":"131072"`, `"offset":"0"`}, {`"offset":"131072"`, `"offset":"135168"`}, {`"offset":"131072"`, `"offset":"16773120"`},
+		{`"keyslots":{"0"`, `"keyslots":{"00"`}, {`"keyslots":{"0"`, `"keyslots":{"3"`}, {`"keyslots":{"0":{"type":"luks2"`, `"keyslots":{"0":{"type":"reencrypt"`},
+		{`"type":"orlop"`, `"type":"luks2-keyring"`}, {`"tokens":{`, `"tokens":{"1":{"type":"orlop","keyslots":[],"metadata":null},`}, {`"slot":0`, `"slot":1`}, {`"version":1`, `"version":2`},
+		{`"keyslots_size":"16646144"`, `"keyslots_size":"16646144","requirements":{"mandatory":["x"]}`}, {`"keyslots_size":"16646144"`, `"keyslots_size":"4096"`}, {`"json_size":"61440"`, `"json_size":"12288"`},
+		{`"keyslots_size":"16646144"`, `"keyslots_size":"16646144","flags":[]`}, {`"segments":{`, `"Segments":{`}, {`"segments":{`, `"segments":{},"Segments":{`}, {`"iv_tweak":"0",`, ``},
+		{`"digests":{"0":{"type":"pbkdf2","keyslots":["0","1"]`, `"digests":{"0":{"type":"pbkdf2","keyslots":["0"]`}, {`"segments":["0"]`, `"segments":[]`},
+		{`"config":{"json_size":"61440","keyslots_size":"16646144"}}`, `"config":{"json_size":"61440","keyslots_size":"16646144"},"segments":{}}`}, {`{"keyslots":{`, `[{"keyslots":{`},
+	} {
+		// cryptsetup may take either copy.
+		for _, copies := range [][]int{{0, 1}, {0}, {1}} {
+			h, err := ReadHeader(bytes.NewReader(withArea(t, raw, c[0], c[1], copies...)))
+			if !errors.Is(err, ErrHeader) || h.Label != "STATE" || h.Metadata != nil {
+				t.Errorf("%s in the copies %v: %+v, %v", c[1], copies, h, err)
+			}
+		}
+	}
+	if _, err := ReadHeader(bytes.NewReader(withArea(t, raw, `"slot":0`, `"slot":2`, 0, 1))); err != nil {
+		t.Errorf("a permitted change: %v", err)
+	}
+	h, err := ReadHeader(bytes.NewReader(withArea(t, raw, `"recipients":["age1example"]`, `"recipients":["\u001b[2J"]`, 0, 1)))
+	if err != nil || strings.ContainsRune(h.Metadata.Recovery.Recipients[0], '\x1b') {
+		t.Errorf("%+v, %v", h, err)
+	}
 }
 
 func TestRecoveryKey(t *testing.T) {
@@ -263,12 +451,13 @@ func TestRecoveryKey(t *testing.T) {
 			t.Errorf("a bad key: %v", err)
 		}
 	}
-	r, err := EncryptRecovery(key, []string{operator.Recipient().String(), second.Recipient().String()})
+	content := RecoveryContent{Label: "STATE", UUID: uuid.New(), Key: key}
+	r, err := EncryptRecovery(content, []string{operator.Recipient().String(), second.Recipient().String()})
 	if err != nil || strings.Contains(r.Ciphertext, string(key)) {
 		t.Fatalf("%v", err)
 	}
 	for _, identity := range []age.Identity{operator, second} {
-		if got, err := r.Decrypt(identity); err != nil || got != key {
+		if got, err := r.Decrypt(identity); err != nil || got != content {
 			t.Error(err)
 		}
 	}
@@ -279,10 +468,48 @@ func TestRecoveryKey(t *testing.T) {
 	if _, err := r.Decrypt(stranger); err == nil || !strings.Contains(err.Error(), operator.Recipient().String()) {
 		t.Errorf("a stranger: %v", err)
 	}
-	if _, err := EncryptRecovery(key, nil); err == nil {
+	if _, err := EncryptRecovery(content, nil); err == nil {
 		t.Error("a recovery key without recipients")
 	}
-	if _, err := EncryptRecovery(key, []string{"age1nobody"}); err == nil {
+	if _, err := EncryptRecovery(content, []string{"age1nobody"}); err == nil {
 		t.Error("a wrong recipient is accepted")
+	}
+	if _, err := EncryptRecovery(content, slices.Repeat([]string{operator.Recipient().String()}, MaxRecipients+1)); err == nil {
+		t.Error("too many recipients are accepted")
+	}
+	// The machine can send another ciphertext of the operator.
+	for name, text := range map[string]string{"a text": "a password", "a key": string(key), "another object": `{"password":"x"}`, "a key without a volume": `{"key":"` + string(key) + `"}`} {
+		var out bytes.Buffer
+		armored := armor.NewWriter(&out)
+		w, err := age.Encrypt(armored, operator.Recipient())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(w, text)
+		if err := errors.Join(err, w.Close(), armored.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := (Recovery{Ciphertext: out.String()}).Decrypt(operator); err == nil || strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
+	}
+}
+
+func TestParseBinding(t *testing.T) {
+	b := NewBinding([]string{"age1example"})
+	text, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ParseBinding(text); err != nil || !bytes.Equal(got.Secret, b.Secret) || len(got.Recipients) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if bytes.Equal(NewBinding(nil).Secret, b.Secret) {
+		t.Error("two bindings have the same secret")
+	}
+	for _, bad := range []string{"", "{}", `{"version":2,"secret":"` + strings.Repeat("A", 43) + `=","recipients":["x"]}`, `{"version":1,"secret":"AA==","recipients":["x"]}`, `{"version":1,"secret":"` + strings.Repeat("A", 43) + `="}`} {
+		if _, err := ParseBinding([]byte(bad)); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/x509"
+	"debug/pe"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"os"
@@ -102,56 +104,28 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// variable returns the event that measures a variable of Secure Boot.
-func variable(name, content string) attest.Event {
-	data := make([]byte, 32, 64)
-	data[16], data[24] = byte(len(name)), byte(len(content))
-	for i := range name {
-		data = append(data, name[i], 0)
-	}
-	// The namespace of the variable is zero here: measuresVariable does not read it.
-	data = append(data, content...)
-	return attest.Event{PCR: pcrSecureBoot, Digest: sha256.Sum256(data), Data: data}
-}
-
-// TestPredictVariables checks that the prediction equals the value that the firmware measures after
-// the change.
-func TestPredictVariables(t *testing.T) {
-	log := func(dbx string) []attest.Event {
-		return []attest.Event{
-			{PCR: 4, Digest: separator}, variable("SecureBoot", "\x01"), variable("PK", "pk"), variable("KEK", "kek"), variable("db", "db"), variable("dbx", dbx),
-			{PCR: pcrSecureBoot, Digest: separator}, {PCR: pcrSecureBoot, Digest: sha256.Sum256([]byte("authority"))},
-		}
-	}
-	after := log("")
-	after[5].Digest = attest.VariableDigest("dbx", []byte("revoked"))
-	got, err := PredictVariables(Firmware{Events: log("")}, map[string][]byte{"dbx": []byte("revoked")})
-	if want := replay(of(after, pcrSecureBoot)); err != nil || got != want {
-		t.Errorf("predicted %x, the firmware measures %x (%v)", got, want, err)
-	}
-	if same, err := PredictVariables(Firmware{Events: log("")}, nil); err != nil || same != replay(of(log(""), pcrSecureBoot)) {
-		t.Errorf("%x without a change (%v)", same, err)
-	}
-	if _, err := PredictVariables(Firmware{Events: log("")[:3]}, map[string][]byte{"db": nil}); err == nil {
-		t.Error("a variable that the log does not show is predicted")
-	}
-}
-
-// TestPredictAuthority checks PCR 7 if another certificate in db accepts the new boot image.
+// TestPredictAuthority checks PCR 7 if another certificate in db accepts the new boot image. The
+// value never stays the same if the firmware would measure another one.
 func TestPredictAuthority(t *testing.T) {
-	loader, image, other := Digest{1}, Digest{2}, Digest{3}
+	loader, image, other, rom := Digest{1}, Digest{2}, Digest{3}, Digest{4}
 	event := func(d Digest) attest.Event { return attest.Event{PCR: pcrSecureBoot, Digest: d} }
-	before := []attest.Event{variable("SecureBoot", "\x01"), event(separator)}
+	before := []attest.Event{event(Digest{9}), event(separator)}
 	for _, c := range []struct {
 		name    string
 		present []Digest
+		now     Digest // of the running image
 		next    Digest
 		want    []Digest
 	}{
-		{"the same certificate for all", []Digest{loader}, loader, []Digest{loader}},
-		{"the same certificate for the image", []Digest{loader, image}, image, []Digest{loader, image}},
-		{"a new certificate", []Digest{loader}, other, []Digest{loader, other}},
-		{"a new certificate in place of the former", []Digest{loader, image}, other, []Digest{loader, other}},
+		{"the same certificate for all", []Digest{loader}, loader, loader, []Digest{loader}},
+		{"the same certificate for the image", []Digest{loader, image}, image, image, []Digest{loader, image}},
+		{"a new certificate", []Digest{loader}, loader, other, []Digest{loader, other}},
+		{"a new certificate in place of the former", []Digest{loader, image}, image, other, []Digest{loader, other}},
+		{"the certificate of the loader in place of the former", []Digest{loader, image}, image, loader, []Digest{loader}},
+		{"two option ROMs", []Digest{rom, other, loader}, loader, loader, []Digest{rom, other, loader}},
+		{"two option ROMs, and a certificate of the image", []Digest{rom, loader, image}, image, image, []Digest{rom, loader, image}},
+		{"two option ROMs, and a new certificate of the image", []Digest{rom, loader, image}, image, other, []Digest{rom, loader, other}},
+		{"the certificate of an option ROM", []Digest{rom, loader, image}, image, rom, []Digest{rom, loader}},
 	} {
 		now, want := before[:2:2], before[:2:2]
 		for _, d := range c.present {
@@ -160,7 +134,7 @@ func TestPredictAuthority(t *testing.T) {
 		for _, d := range c.want {
 			want = append(want, event(d))
 		}
-		if got := replay(withAuthority(now, c.next)); got != replay(want) {
+		if got := replay(withAuthority(now, c.now, c.next)); got != replay(want) {
 			t.Errorf("%s: another value", c.name)
 		}
 	}
@@ -171,6 +145,31 @@ func TestPredictAuthority(t *testing.T) {
 	if back, err := secureboot.ParseLists(oneEntry(entry)); err != nil || len(back) != 1 || string(back[0].Data) != "certificate" {
 		t.Errorf("the list with one entry is %v (%v)", back, err)
 	}
+}
+
+// TestPredictUnknown checks that no value is predicted if the event log does not explain PCR 7.
+func TestPredictUnknown(t *testing.T) {
+	raw, err := boottest(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := []attest.Event{{PCR: pcrSecureBoot, Digest: Digest{1}}, {PCR: pcrSecureBoot, Digest: separator}}
+	image := Image{bytes.NewReader(raw), int64(len(raw))}
+	if _, err := PredictImage(Firmware{Events: log, SecureBoot: Digest{7}}, image, image); err == nil || !strings.Contains(err.Error(), "is not known") {
+		t.Errorf("another value of PCR 7: %v", err)
+	}
+	if b, err := PredictImage(Firmware{Events: log, SecureBoot: replay(log)}, image, image); err != nil || b.SecureBoot != replay(log) {
+		t.Errorf("%x, %v", b.SecureBoot, err)
+	}
+}
+
+// boottest returns a program in the format PE without sections.
+func boottest(t *testing.T) ([]byte, error) {
+	t.Helper()
+	head := pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64}
+	var out bytes.Buffer
+	err := binary.Write(&out, binary.LittleEndian, head)
+	return append(out.Bytes(), make([]byte, 100)...), err
 }
 
 // TestCheck lists the changes after which a key stays sealed.

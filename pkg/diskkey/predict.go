@@ -16,43 +16,43 @@ import (
 
 // Firmware is what the firmware of the machine measured and accepts at present.
 type Firmware struct {
-	Events  []attest.Event // event log of the running boot
-	Enabled bool           // Secure Boot is on
-	DB, DBX []byte         // content of the variables
+	Events     []attest.Event // event log of the running boot
+	SecureBoot Digest         // PCR 7 of the running boot
+	Enabled    bool           // Secure Boot is on
+	DB, DBX    []byte         // content of the variables
+}
+
+// Image is a boot image in a file.
+type Image struct {
+	io.ReaderAt
+	Size int64 // bytes
 }
 
 // PredictImage returns the measurements of the next boot if the boot image is the only change: a
-// new version, or the former version at a rollback.
-func PredictImage(f Firmware, image io.ReaderAt, size int64) (b Boot, err error) {
-	if b.Image, b.Signatures, err = readImage(image); err != nil {
+// new version, or the former version at a rollback. running is the boot image of the running
+// version. It fails if the event log does not explain PCR 7: then the next value is not known.
+func PredictImage(f Firmware, next, running Image) (b Boot, err error) {
+	if b.Image, b.Signatures, err = readImage(next); err != nil {
 		return b, err
 	}
 	events := of(f.Events, pcrSecureBoot)
+	if replay(events) != f.SecureBoot {
+		return b, fmt.Errorf("PCR 7 of the next boot is not known: it is %x, and the event log gives %x", f.SecureBoot, replay(events))
+	}
 	if !f.Enabled {
-		b.SecureBoot = replay(events)
+		b.SecureBoot = f.SecureBoot
 		return b, nil
 	}
-	authority, err := authority(image, size, f.DB, f.DBX)
+	now, err := authority(running, running.Size, f.DB, f.DBX)
+	if err != nil {
+		return b, fmt.Errorf("the running boot image: %w", err)
+	}
+	then, err := authority(next, next.Size, f.DB, f.DBX)
 	if err != nil {
 		return b, err
 	}
-	b.SecureBoot = replay(withAuthority(events, authority))
+	b.SecureBoot = replay(withAuthority(events, now, then))
 	return b, nil
-}
-
-// PredictVariables returns PCR 7 of the next boot if the content of the variables of Secure Boot is
-// the only change: PK, KEK, db or dbx, each with its new content. The new content must still accept
-// the boot loader and the boot image by the same certificates.
-func PredictVariables(f Firmware, changed map[string][]byte) (Digest, error) {
-	events := slices.Clone(of(f.Events, pcrSecureBoot))
-	for name, content := range changed {
-		at := slices.IndexFunc(events, func(e attest.Event) bool { return measuresVariable(e, name) })
-		if at < 0 {
-			return Digest{}, fmt.Errorf("PCR 7: the event log does not show the variable %s, so the next value cannot be predicted", name)
-		}
-		events[at] = attest.Event{PCR: pcrSecureBoot, Digest: attest.VariableDigest(name, content)}
-	}
-	return replay(events), nil
 }
 
 // of returns the events of a PCR.
@@ -71,26 +71,6 @@ func replay(events []attest.Event) (value Digest) {
 		value = sha256.Sum256(append(value[:], e.Digest[:]...))
 	}
 	return value
-}
-
-// measuresVariable reports whether an event measures a variable of Secure Boot with the name. The
-// data of the event must have the digest of the event; otherwise they prove nothing.
-func measuresVariable(e attest.Event, name string) bool {
-	const guid, lengths = 16, 16
-	if len(e.Data) < guid+lengths || sha256.Sum256(e.Data) != e.Digest {
-		return false
-	}
-	letters := binary.LittleEndian.Uint64(e.Data[guid:])
-	rest := e.Data[guid+lengths:]
-	if letters != uint64(len(name)) || uint64(len(rest)) < 2*letters {
-		return false
-	}
-	for i := range name {
-		if binary.LittleEndian.Uint16(rest[2*i:]) != uint16(name[i]) {
-			return false
-		}
-	}
-	return true
 }
 
 // authority returns the digest with which the firmware measures the certificate in db that accepts
@@ -123,18 +103,23 @@ func oneEntry(e secureboot.Entry) []byte {
 // separator is the digest of the event with which the firmware ends the variables in PCR 7.
 var separator = Digest(sha256.Sum256(make([]byte, 4)))
 
-// withAuthority returns the events of PCR 7 of a boot in which the certificate with the digest
-// accepts the boot image. Firmware measures each certificate once. The first certificate after the
-// separator is that of the boot loader, which an upgrade does not replace. The others are those of
-// the former boot image.
-func withAuthority(events []attest.Event, authority Digest) []attest.Event {
+// withAuthority returns the events of PCR 7 of a boot in which the certificate with the digest then
+// accepts the boot image, in place of the certificate with the digest now. Firmware measures each
+// certificate once, when it first accepts a program: first those of option ROMs, then that of the
+// boot loader, then that of the boot image. An upgrade does not replace the programs before the
+// boot image, so their certificates stay. The first certificate after the separator is never that
+// of the boot image alone.
+func withAuthority(events []attest.Event, now, then Digest) []attest.Event {
 	at := slices.IndexFunc(events, func(e attest.Event) bool { return e.Digest == separator })
-	if at < 0 {
+	if at < 0 || now == then {
 		return events
 	}
-	out := slices.Clone(events[:min(at+2, len(events))])
-	if !slices.ContainsFunc(out[at+1:], func(e attest.Event) bool { return e.Digest == authority }) {
-		out = append(out, attest.Event{PCR: pcrSecureBoot, Digest: authority})
+	out := slices.Clone(events)
+	if last := len(out) - 1; last > at+1 && out[last].Digest == now {
+		out = out[:last]
+	}
+	if !slices.ContainsFunc(out[at+1:], func(e attest.Event) bool { return e.Digest == then }) {
+		out = append(out, attest.Event{PCR: pcrSecureBoot, Digest: then})
 	}
 	return out
 }

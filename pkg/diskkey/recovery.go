@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/base32"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,9 @@ import (
 
 	"filippo.io/age"
 	"filippo.io/age/armor"
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // RecoveryKey is the text that opens key slot 1 of a partition: 256 random bits in base32, lower
@@ -54,7 +58,16 @@ func ParseRecoveryKey(text string) (RecoveryKey, error) {
 	return group(compact), nil
 }
 
-// Recovery is a recovery key, encrypted to the operator with age. The machine cannot decrypt it.
+// RecoveryContent is what the machine encrypts to the operator. The label and the UUID say which
+// volume the key opens. So an attacker cannot pass the ciphertext of another machine off as that of
+// this volume without the operator seeing it.
+type RecoveryContent struct {
+	Label string      `json:"label"`
+	UUID  uuid.UUID   `json:"uuid"` // of the LUKS2 header
+	Key   RecoveryKey `json:"key"`
+}
+
+// Recovery is a RecoveryContent, encrypted to the operator with age. The machine cannot decrypt it.
 type Recovery struct {
 	Recipients []string `json:"recipients"` // public keys
 	Ciphertext string   `json:"ciphertext"` // armored
@@ -64,20 +77,28 @@ type Recovery struct {
 // secure against quantum computers needs 2 KiB.
 const maxCiphertext = 32 << 10
 
-// EncryptRecovery encrypts a recovery key to public keys of age.
-func EncryptRecovery(k RecoveryKey, recipients []string) (Recovery, error) {
+// EncryptRecovery encrypts the content to public keys of age.
+func EncryptRecovery(c RecoveryContent, recipients []string) (Recovery, error) {
 	r := Recovery{Recipients: recipients}
+	if len(recipients) > MaxRecipients {
+		return r, fmt.Errorf("recovery key: has %d recipients, and at most %d are possible", len(recipients), MaxRecipients)
+	}
 	parsed, err := age.ParseRecipients(strings.NewReader(strings.Join(recipients, "\n")))
 	if err != nil {
 		return r, fmt.Errorf("recovery key: %w", err)
 	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return r, err
+	}
+	defer clear(text)
 	var out bytes.Buffer
 	armored := armor.NewWriter(&out)
 	w, err := age.Encrypt(armored, parsed...)
 	if err != nil {
 		return r, fmt.Errorf("recovery key: cannot encrypt: %w", err)
 	}
-	_, err = io.WriteString(w, string(k))
+	_, err = w.Write(text)
 	if err = errors.Join(err, w.Close(), armored.Close()); err != nil {
 		return r, fmt.Errorf("recovery key: cannot encrypt: %w", err)
 	}
@@ -85,18 +106,25 @@ func EncryptRecovery(k RecoveryKey, recipients []string) (Recovery, error) {
 	return r, nil
 }
 
-// Decrypt decrypts the recovery key with the private keys of the operator.
-func (r Recovery) Decrypt(identities ...age.Identity) (RecoveryKey, error) {
+// Decrypt decrypts the content with the private keys of the operator. It fails if the content is
+// not that of an encrypted partition: the machine can send any ciphertext of the operator.
+func (r Recovery) Decrypt(identities ...age.Identity) (c RecoveryContent, err error) {
 	if len(r.Ciphertext) > maxCiphertext {
-		return "", fmt.Errorf("recovery key: the ciphertext has %d bytes, and at most %d are possible", len(r.Ciphertext), maxCiphertext)
+		return c, fmt.Errorf("recovery key: the ciphertext has %d bytes, and at most %d are possible", len(r.Ciphertext), maxCiphertext)
 	}
 	plain, err := age.Decrypt(armor.NewReader(strings.NewReader(r.Ciphertext)), identities...)
 	if err != nil {
-		return "", fmt.Errorf("recovery key: cannot decrypt; it is encrypted to %s: %w", strings.Join(r.Recipients, ", "), err)
+		return c, fmt.Errorf("recovery key: cannot decrypt; it is encrypted to %s: %w", strings.Join(r.Recipients, ", "), err)
 	}
-	text, err := io.ReadAll(io.LimitReader(plain, 1<<10))
-	if err != nil {
-		return "", fmt.Errorf("recovery key: cannot decrypt: %w", err)
+	d := json.NewDecoder(io.LimitReader(plain, 1<<10))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return RecoveryContent{}, errors.New("recovery key: the machine has sent something else than a recovery key")
 	}
-	return ParseRecoveryKey(string(text))
+	if c.Label == "" || c.UUID == uuid.Nil {
+		return RecoveryContent{}, errors.New("recovery key: it names no volume")
+	}
+	c.Label = sanitize.ASCII(c.Label, maxLabel)
+	c.Key, err = ParseRecoveryKey(string(c.Key))
+	return c, err
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"sync"
 	"testing"
@@ -79,7 +80,7 @@ func TestUnseal(t *testing.T) {
 	t.Run("seal", func(t *testing.T) {
 		// The TPM seals after the phase, too: sealing depends on no value of PCR 11.
 		tpm := boot(t, dir, "on", "version 1")
-		if err := EndPhase(tpm); err != nil {
+		if err := EndPhase(tpm, nil); err != nil {
 			t.Fatal(err)
 		}
 		var err error
@@ -107,7 +108,7 @@ func TestUnseal(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tpm := boot(t, c.dir, c.secureBoot, c.image)
 			if c.phase {
-				if err := EndPhase(tpm); err != nil {
+				if err := EndPhase(tpm, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -163,7 +164,7 @@ func TestTPMDecides(t *testing.T) {
 			forged := sealed
 			forged.SecureBoot = c.claimed[:]
 			if c.phase {
-				if err := EndPhase(tpm); err != nil {
+				if err := EndPhase(tpm, nil); err != nil {
 					t.Fatal(err)
 				}
 				forger := newBuilder(t)
@@ -226,4 +227,77 @@ func TestEncryptedSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// logOf returns an event log of the firmware after which PCR 11 has the value valueOf(image).
+func logOf(image string) []attest.Event {
+	return []attest.Event{{PCR: pcrImage, Digest: sha256.Sum256([]byte(image))}}
+}
+
+// TestSealChecked checks that no key is sealed that the running boot could not unseal.
+func TestSealChecked(t *testing.T) {
+	own, key := newBuilder(t), bytes.Repeat([]byte{7}, KeySize)
+	signed := own.sign(t, valueOf("version 1"))
+	for _, c := range []struct {
+		name       string
+		image      string
+		signatures Signatures
+		phase      bool
+		more       string // measured after the phase
+		log        []attest.Event
+		want       error
+	}{
+		{"before the end of the phase", "version 1", signed, false, "", nil, nil},
+		{"after it", "version 1", signed, true, "", logOf("version 1"), nil},
+		{"after it with the log of another boot", "version 1", signed, true, "", logOf("version 2"), ErrImage},
+		{"after it without a log", "version 1", signed, true, "", nil, ErrImage},
+		{"another value after it", "version 1", signed, true, "more", logOf("version 1"), ErrImage},
+		{"an image without signatures", "version 1", Signatures{}, false, "", logOf("version 1"), ErrImage},
+		{"the signatures of another image", "version 2", signed, false, "", logOf("version 2"), ErrImage},
+		{"the signatures of another image after the phase", "version 2", signed, true, "", logOf("version 2"), ErrImage},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tpm := boot(t, t.TempDir(), "on", c.image)
+			if c.phase {
+				if err := EndPhase(tpm, c.log); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.more != "" {
+				measure(t, tpm, pcrImage, c.more)
+			}
+			s, err := SealChecked(tpm, key, &own.PublicKey, c.signatures, c.log)
+			if !errors.Is(err, c.want) || (err == nil) != (len(s.Private) > 0) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+// TestEndPhase checks that a repeated end of the phase changes nothing, and that a TPM which does
+// not extend PCR 11 is an error.
+func TestEndPhase(t *testing.T) {
+	tpm := boot(t, t.TempDir(), "on", "version 1")
+	for range 2 {
+		if err := EndPhase(tpm, logOf("version 1")); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := readPCR(tpm, pcrImage); err != nil || now != attest.AfterPhase(valueOf("version 1"), PhaseStorage) {
+			t.Errorf("PCR 11 is %x (%v)", now, err)
+		}
+	}
+	if err := EndPhase(deaf{tpm}, nil); err == nil {
+		t.Error("a PCR that was not extended is accepted")
+	}
+}
+
+// deaf is a TPM that confirms, and does not perform, TPM2_PCR_Extend.
+type deaf struct{ transport.TPM }
+
+func (d deaf) Send(command []byte) ([]byte, error) {
+	if binary.BigEndian.Uint32(command[6:]) == uint32(tpm2.TPMCCPCRExtend) {
+		// A response with a session: no parameters, and the answer of the empty password.
+		return []byte{0x80, 0x02, 0, 0, 0, 19, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0}, nil
+	}
+	return d.TPM.Send(command)
 }

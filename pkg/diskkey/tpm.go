@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-tpm/tpm2"
 	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/orlop-os/orlop/pkg/attest"
 )
 
 // KeySize is the size of an unlock key in bytes.
@@ -193,6 +195,34 @@ func satisfyPolicy(t transport.TPM, session tpm2.TPMISHPolicy, signer *rsa.Publi
 	return err
 }
 
+// SealChecked is like Seal with the present value of PCR 7. It fails if the running boot could not
+// unseal the key: then the next boot of the same version could not, either. Before the end of the
+// phase, it unseals the key. Afterwards, PCR 11 must have the value that follows from a signed one:
+// the value in the event log of the firmware.
+func SealChecked(t transport.TPM, key []byte, signer *rsa.PublicKey, signatures Signatures, events []attest.Event) (s Sealed, err error) {
+	b, err := ReadBoot(t, signatures)
+	if err != nil {
+		return s, err
+	}
+	started := attest.Replay(events)[pcrImage]
+	ended := b.Image == attest.AfterPhase(started, PhaseStorage) && signatures.find(signer, started) != nil
+	if !ended && signatures.find(signer, b.Image) == nil {
+		return s, fmt.Errorf("the running boot could not unseal a key: %w (%x)", ErrImage, b.Image)
+	}
+	if s, err = Seal(t, key, signer, b.SecureBoot); err != nil || ended {
+		return s, err
+	}
+	back, err := Unseal(t, s, signatures)
+	defer clear(back)
+	if err == nil && !bytes.Equal(back, key) {
+		err = errors.New("it gives another key back")
+	}
+	if err != nil {
+		return Sealed{}, fmt.Errorf("the running boot cannot unseal a new key: %w", err)
+	}
+	return s, nil
+}
+
 // ReadBoot reads the PCRs of the running boot.
 func ReadBoot(t transport.TPM, signatures Signatures) (b Boot, err error) {
 	b.Signatures = signatures
@@ -203,26 +233,46 @@ func ReadBoot(t transport.TPM, signatures Signatures) (b Boot, err error) {
 	return b, err
 }
 
+// errBank means that the TPM has no SHA-256 values of its PCRs. Then no policy over them can be
+// satisfied.
+var errBank = errors.New("it has no SHA-256 values of its PCRs; enable the SHA-256 bank of the TPM in the setup of the firmware")
+
 func readPCR(t transport.TPM, pcr int) (d Digest, err error) {
 	out, err := tpm2.PCRRead{PCRSelectionIn: selection(pcr)}.Execute(t)
 	if err != nil {
 		return d, fmt.Errorf("cannot read PCR %d: %w", pcr, err)
 	}
 	if len(out.PCRValues.Digests) != 1 || len(out.PCRValues.Digests[0].Buffer) != len(d) {
-		return d, errors.New("it has no SHA-256 values of its PCRs; enable the SHA-256 bank of the TPM in the setup of the firmware")
+		return d, errBank
 	}
 	return Digest(out.PCRValues.Digests[0].Buffer), nil
 }
 
-// EndPhase measures PhaseStorage into PCR 11.
-func EndPhase(t transport.TPM) error {
+// EndPhase measures PhaseStorage into PCR 11, and reads PCR 11 back. If an earlier attempt has
+// ended the phase, it changes nothing: PCR 11 then has the value that follows from the event log of
+// the firmware.
+func EndPhase(t transport.TPM, events []attest.Event) error {
+	before, err := readPCR(t, pcrImage)
+	if errors.Is(err, errBank) {
+		return nil // no policy over PCR 11 can be satisfied
+	}
+	if err != nil {
+		return err
+	}
+	if len(events) > 0 && before == attest.AfterPhase(attest.Replay(events)[pcrImage], PhaseStorage) {
+		return nil
+	}
 	word := sha256.Sum256([]byte(PhaseStorage))
-	_, err := tpm2.PCRExtend{
+	_, err = tpm2.PCRExtend{
 		PCRHandle: tpm2.AuthHandle{Handle: tpm2.TPMHandle(pcrImage), Auth: tpm2.PasswordAuth(nil)},
 		Digests:   tpm2.TPMLDigestValues{Digests: []tpm2.TPMTHA{{HashAlg: tpm2.TPMAlgSHA256, Digest: word[:]}}},
 	}.Execute(t)
 	if err != nil {
 		return fmt.Errorf("cannot extend PCR 11: %w", err)
 	}
-	return nil
+	after, err := readPCR(t, pcrImage)
+	if err == nil && after != attest.AfterPhase(before, PhaseStorage) {
+		err = fmt.Errorf("PCR 11 is %x after it was extended", after)
+	}
+	return err
 }
