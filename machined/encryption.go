@@ -7,14 +7,17 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/attest"
 	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/diskkey"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/secureboot"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -26,6 +29,9 @@ import (
 type encryption struct {
 	crypt  *disk.Cryptsetup
 	sealer *diskkey.Asker
+	// ended is true from the end of the phase on. A TPM that the kernel finds later is closed at
+	// once.
+	ended *atomic.Bool
 }
 
 // newEncryption makes the access. Before the first use, it starts no process.
@@ -33,44 +39,90 @@ func newEncryption(m *machine) encryption {
 	start := m.processes.commands.reaper.Parser(supervise.Command{Args: []string{paths.Sealer}, Env: diskkey.Environment, UID: paths.UserProbe})
 	sealer := &diskkey.Asker{Device: attest.Device, Log: attest.LogFile, Signatures: paths.PCRSignatures, Signer: paths.PCRKey, Start: start}
 	return encryption{
-		crypt:  &disk.Cryptsetup{RunCommand: m.processes.commands.reaper.RunCommand, Sealer: sealer, LoadModules: m.system.kernel.LoadModules},
-		sealer: sealer,
+		crypt: &disk.Cryptsetup{
+			RunCommand: m.processes.commands.reaper.RunCommand, Sealer: sealer, LoadModules: m.system.kernel.LoadModules,
+			MaySeal: func() error { return secureboot.CheckEnforced(bootenv.VariablesDir) },
+		},
+		sealer: sealer, ended: new(atomic.Bool),
 	}
 }
 
 // endPhase ends the time in which the TPM releases the keys of the disks. An image without a key
-// for PCR 11 has no such time. An error is severe: then a process with access to the TPM can get
-// the keys.
-func (e encryption) endPhase(ctx context.Context, console func(string)) {
+// for PCR 11 has no such time. After an error, no service may start: a process with access to the
+// TPM could get the keys.
+func (e encryption) endPhase(ctx context.Context) error {
+	e.ended.Store(true)
 	if _, err := os.Stat(paths.PCRKey); errors.Is(err, fs.ErrNotExist) {
-		return
+		return nil
 	}
 	if err := e.sealer.EndPhase(ctx); err != nil {
-		console("encryption: the TPM continues to release the keys of the disks: " + err.Error())
+		return fmt.Errorf("encryption: the TPM continues to release the keys of the disks: %w; if the TPM is broken, disable it in the setup of the firmware", err)
+	}
+	return nil
+}
+
+// deviceAdded ends the phase on a TPM that the kernel has found after the end of the phase. If that
+// fails, the machine reboots.
+func (e encryption) deviceAdded(ctx context.Context, m *machine, subsystem string) {
+	if subsystem != "tpmrm" || !e.ended.Load() {
+		return
+	}
+	panics.Go("the TPM", func() {
+		if err := e.endPhase(ctx); err != nil {
+			m.reports.events.LogConsole(err.Error())
+			m.power.Perform(power.Request{To: power.Reboot, Why: "the TPM continues to release the keys of the disks"})
+		}
+	})
+}
+
+// imageDiskConfig returns the disk configuration of a boot. Before STATE is open, only the files of
+// the image are known: its configuration, or the recipients of its profile. A choice in the
+// configuration decides. The configuration on STATE does not matter: a formatted partition stays
+// what it is. A file that cannot be used is no permission to format partitions without encryption.
+func imageDiskConfig(document, recipients string) disk.Config {
+	text, err := os.ReadFile(document)
+	if err == nil {
+		c, problems := config.Parse(document, text)
+		if len(problems) > 0 {
+			return disk.Config{Undecided: problems.Error()}
+		}
+		if c.Machine.Spec.Disk.Encryption != nil {
+			return configuredDisk(c)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return disk.Config{Undecided: err.Error()}
+	}
+	text, err = os.ReadFile(recipients)
+	switch list := strings.Fields(string(text)); {
+	case errors.Is(err, fs.ErrNotExist):
+		return disk.Config{}
+	case err != nil:
+		return disk.Config{Undecided: err.Error()}
+	case len(list) == 0:
+		return disk.Config{Undecided: recipients + " has no recipients"}
+	default:
+		return disk.Config{Recipients: list}
 	}
 }
 
-// firstDiskConfig returns the disk configuration of a boot. Before STATE is open, only the files of
-// the image are known: the recipients of its profile, or its configuration. The configuration on
-// STATE does not matter: a formatted partition stays what it is. An invalid configuration of the
-// image is reported later, when the machine adopts it.
-func firstDiskConfig() (out disk.Config) {
-	if text, err := os.ReadFile(paths.DiskRecipients); err == nil {
-		out.Recipients = strings.Fields(string(text))
-		return out
-	}
-	text, err := os.ReadFile(paths.EmbeddedConfig)
-	if err != nil {
-		return out
-	}
-	c, problems := config.Parse(paths.EmbeddedConfig, text)
-	if len(problems) > 0 || !c.EncryptsDisk() {
+// configuredDisk returns the disk configuration of a configuration with a choice.
+func configuredDisk(c *config.Config) (out disk.Config) {
+	if !c.EncryptsDisk() {
 		return out
 	}
 	for _, r := range c.Machine.Spec.Disk.Encryption.Recovery.Recipients {
 		out.Recipients = append(out.Recipients, string(r))
 	}
 	return out
+}
+
+// diskConfig returns the disk configuration for a configuration that may be nil: its choice, or
+// that of the image.
+func diskConfig(c *config.Config) disk.Config {
+	if c != nil && c.Machine.Spec.Disk.Encryption != nil {
+		return configuredDisk(c)
+	}
+	return imageDiskConfig(paths.EmbeddedConfig, paths.DiskRecipients)
 }
 
 // recovery opens locked partitions for an operator.
@@ -80,7 +132,9 @@ type recovery struct{ m *machine }
 func (r recovery) Locked(ctx context.Context) (all []*api.LockedVolume, err error) {
 	locked, err := r.m.domains.disks.Locked(ctx)
 	for _, v := range locked {
-		all = append(all, &api.LockedVolume{Label: v.Label, Device: v.Device, Recipients: v.Recovery.Recipients, RecoveryKey: v.Recovery.Ciphertext})
+		all = append(all, &api.LockedVolume{
+			Label: v.Label, Device: v.Device, Uuid: v.UUID.String(), Recipients: v.Metadata.Recovery.Recipients, RecoveryKey: v.Metadata.Recovery.Ciphertext,
+		})
 	}
 	return all, err
 }
@@ -94,23 +148,24 @@ func (r recovery) Recover(ctx context.Context, keys map[string]string, by string
 	if len(locked) == 0 {
 		return errors.New("encryption: no partition is locked; nothing was changed")
 	}
-	parsed := map[string]diskkey.RecoveryKey{}
+	var volumes []diskkey.Recovering
 	for _, v := range locked {
-		if parsed[v.Label], err = diskkey.ParseRecoveryKey(keys[v.Label]); err != nil {
+		key, err := diskkey.ParseRecoveryKey(keys[v.Label])
+		if err != nil {
 			return fmt.Errorf("encryption: %s: %w; nothing was changed", v.Label, err)
 		}
+		volumes = append(volumes, diskkey.Recovering{Volume: v.Volume, Metadata: v.Metadata, Key: key})
 	}
-	for _, v := range locked {
-		if err := r.m.domains.encryption.crypt.Recover(ctx, diskkey.Volume{Device: v.Device, Label: v.Label}, parsed[v.Label]); err != nil {
-			return fmt.Errorf("encryption: %w", err)
-		}
+	if err := r.m.domains.encryption.crypt.Recover(ctx, volumes); err != nil {
+		return fmt.Errorf("encryption: %w", err)
 	}
 	return r.m.power.Shutdown(power.Request{To: power.Reboot, Why: "recovery of encrypted partitions, asked by " + by})
 }
 
 // checkUnlock returns an error if the TPM would not release the keys of the encrypted partitions
-// after the boot of a boot image.
-func checkUnlock(ctx context.Context, m *machine, image *os.File) error {
+// after the boot of a boot image, or if that is not known. A machine without encrypted partitions
+// reads no boot image.
+func checkUnlock(ctx context.Context, m *machine, next func() (*os.File, error)) error {
 	sealed, err := m.domains.disks.SealedKeys(ctx)
 	if err != nil || len(sealed) == 0 {
 		return err
@@ -119,10 +174,34 @@ func checkUnlock(ctx context.Context, m *machine, image *os.File) error {
 	if err != nil {
 		return err
 	}
+	image, err := next()
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	running, err := m.upgrade.ESP.InMemory(m.system.release.Version)
+	if err != nil {
+		return err
+	}
+	defer running.Close()
 	for _, s := range sealed {
-		if err := m.domains.encryption.sealer.Predict(ctx, s, image, state.Enabled, state.DB, state.DBX); err != nil {
+		if err := m.domains.encryption.sealer.Predict(ctx, s, diskkey.BootImages{Next: image, Running: running}, state.Enabled, state.DB, state.DBX); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// protection returns how STATE and DATA are encrypted, for the health.
+func protection(d disk.State) health.Protection {
+	p := d.Protection()
+	out := health.Protection{State: p.State, Data: p.Data, Recipients: p.Recipients}
+	if !p.State && !p.Data {
+		return out
+	}
+	var err error
+	if out.SecureBoot, err = secureboot.ReadMode(bootenv.VariablesDir); err != nil {
+		out.SecureBoot = "unknown (" + err.Error() + ")"
+	}
+	return out
 }

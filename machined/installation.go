@@ -127,7 +127,7 @@ func upgradeDisk(m *machine) upgrade.Disk {
 		LoadModules:    m.system.kernel.LoadModules,
 		StorageProblem: m.domains.disks.StorageProblem,
 		Firmware:       newFirmware(m),
-		CheckUnlock:    func(ctx context.Context, image *os.File) error { return checkUnlock(ctx, m, image) },
+		CheckUnlock:    func(ctx context.Context, image func() (*os.File, error)) error { return checkUnlock(ctx, m, image) },
 	}
 }
 

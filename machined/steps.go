@@ -104,6 +104,9 @@ func stepDevices(ctx context.Context, m *machine) error {
 			if e == nil || e.Subsystem == "block" {
 				m.domains.disks.Wake()
 			}
+			if e != nil {
+				m.domains.encryption.deviceAdded(ctx, m, e.Subsystem)
+			}
 		},
 		Report: func(message string, err error) {
 			if err != nil {
@@ -129,14 +132,16 @@ func stepStorage(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		m.domains.disks.Problem().Set(notInstalled)
 	} else {
-		if err := m.domains.disks.SetUp(ctx, firstDiskConfig()); err != nil {
+		if err := m.domains.disks.SetUp(ctx, diskConfig(nil)); err != nil {
 			m.reports.events.LogConsole("storage: " + err.Error())
 		}
 		m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
 	}
 	// Also in memory: a boot medium has a signed boot image, too, and a configuration from any
-	// person.
-	m.domains.encryption.endPhase(ctx, m.reports.events.LogConsole)
+	// person. After an error, the machine resets.
+	if err := m.domains.encryption.endPhase(ctx); err != nil {
+		return err
+	}
 	m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
 	m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)
 	return nil

@@ -375,6 +375,7 @@ func convergeDeps(m *machine) converge.Deps {
 			return converge.Config{Config: now.Config, Due: now.Due}
 		}),
 		Domains: converge.Domains{
+			DiskConfig:     diskConfig,
 			StorageProblem: m.domains.disks.StorageProblem,
 			InMemory:       m.system.inMemory(),
 			Firewall:       m.domains.packets,

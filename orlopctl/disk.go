@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"filippo.io/age"
 	"github.com/spf13/cobra"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
@@ -28,16 +29,17 @@ const recoverTime = 2 * time.Minute
 
 func diskRecoverCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var keys []string
+	var yes bool
 	c := &cobra.Command{
 		Use:         "recover --identity KEY...",
 		Annotations: calls(api.Machine_Recover_FullMethodName),
 		Short:       "Open the encrypted partitions of a machine that waits for its recovery keys",
 		Long: "Open the encrypted partitions of a machine that waits, because its TPM has not released the keys: for example after\n" +
 			"a change of the firmware or of the keys of Secure Boot, or with another mainboard. The machine sends its recovery\n" +
-			"keys, which are encrypted to Machine.spec.disk.encryption.recovery. This computer decrypts them with --identity: a\n" +
-			"file of `age-keygen`, or an SSH private key. The machine checks them, its TPM seals new keys to the present state of\n" +
-			"the firmware, and the machine reboots. Before, verify with `orlopctl attest` that the expected version runs: the\n" +
-			"machine gets the recovery keys.",
+			"keys, which are encrypted to Machine.spec.disk.encryption.recovery. This computer decrypts them with --identity, a\n" +
+			"file of `age-keygen`. The machine checks them, its TPM seals new keys to the present state of the firmware, and the\n" +
+			"machine reboots. The machine gets the recovery keys, so first verify with `orlopctl attest` that it is the expected\n" +
+			"machine with the expected version. You must type \"yes\" first, unless --yes is given.",
 		Example: "  orlopctl disk recover --identity operator.key",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -45,26 +47,24 @@ func diskRecoverCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			if err != nil {
 				return err
 			}
-			return conn.CallFor(recoverTime, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(typingTime+recoverTime, func(ctx context.Context, c *client.Client) error {
 				locked, err := c.Machine.GetRecovery(ctx, &api.GetRecoveryRequest{})
 				if err != nil {
 					return err
 				}
-				request, labels := &api.RecoverRequest{}, []string(nil)
-				for _, v := range locked.Volumes {
-					key, err := diskkey.Recovery{Recipients: v.Recipients, Ciphertext: v.RecoveryKey}.Decrypt(readers...)
-					if err != nil {
-						return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: %w", v.Label, err), Hint: "--identity names a file with a key for it; repeatable"}
-					}
-					request.Keys = append(request.Keys, &api.RecoveryKey{Label: v.Label, Key: string(key)})
-					labels = append(labels, v.Label)
+				request, err := decryptRecovery(locked.Volumes, readers)
+				if err == nil && !yes && len(request.Keys) > 0 {
+					err = confirmRecovery(ctx, ios, locked.Volumes)
+				}
+				if err != nil {
+					return err
 				}
 				answer, err := c.Machine.Recover(ctx, request)
 				if err != nil {
 					return err
 				}
 				if ios.Human() {
-					ios.Println(strings.Join(labels, " and ") + ": the TPM has sealed new keys; the machine reboots")
+					ios.Println(labelsOf(locked.Volumes) + ": the TPM has sealed new keys; the machine reboots")
 					return nil
 				}
 				return ios.Print(answer, nil)
@@ -72,8 +72,54 @@ func diskRecoverCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 		},
 	}
 	c.Flags().StringArrayVarP(&keys, "identity", "i", nil, "file with a key that decrypts the recovery keys; repeatable")
+	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
 	must(c.MarkFlagRequired("identity"))
 	return c
+}
+
+// decryptRecovery decrypts the recovery keys. It fails if a key is that of another volume: a
+// hostile machine can send the encrypted key of another machine to get it decrypted.
+func decryptRecovery(volumes []*api.LockedVolume, readers []age.Identity) (*api.RecoverRequest, error) {
+	request := &api.RecoverRequest{}
+	for _, v := range volumes {
+		content, err := diskkey.Recovery{Recipients: v.Recipients, Ciphertext: v.RecoveryKey}.Decrypt(readers...)
+		if err != nil {
+			return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: %w", v.Label, err), Hint: "--identity names a file with a key for it; repeatable"}
+		}
+		if content.Label != v.Label || content.UUID.String() != v.Uuid {
+			return nil, &exit.Error{
+				Code: exit.Failure, Err: fmt.Errorf("the machine calls its volume %s (%s), and has sent the recovery key of %s (%s); nothing was sent", v.Label, v.Uuid, content.Label, content.UUID),
+				Hint: "do not trust this machine before you have verified it (`orlopctl attest`)",
+			}
+		}
+		request.Keys = append(request.Keys, &api.RecoveryKey{Label: v.Label, Key: string(content.Key)})
+	}
+	return request, nil
+}
+
+// confirmRecovery shows the volumes, and prompts for "yes".
+func confirmRecovery(ctx context.Context, ios *iostreams.Streams, volumes []*api.LockedVolume) error {
+	if ios.Node != "" {
+		return exit.Usagef("cannot prompt for confirmation for several machines; pass --yes")
+	}
+	for _, v := range volumes {
+		ios.Errorln(fmt.Sprintf("The machine gets the recovery key of %s (%s, UUID %s).", v.Label, v.Device, v.Uuid))
+	}
+	ios.Errorln("First verify the fingerprint of the machine, and its version with `orlopctl attest`.")
+	_, _ = fmt.Fprint(ios.Err, `Type "yes" to send: `)
+	typed, err := readLine(ctx, ios.In)
+	if err == nil && typed != "yes" {
+		err = exit.Usagef("not sent: you typed %q", typed)
+	}
+	return err
+}
+
+func labelsOf(volumes []*api.LockedVolume) string {
+	var labels []string
+	for _, v := range volumes {
+		labels = append(labels, v.Label)
+	}
+	return strings.Join(labels, " and ")
 }
 
 // wipeTime bounds the time in which a machine reads its disks and wipes a disk. Slow disks need

@@ -126,7 +126,7 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 			if err != nil {
 				return nil, err
 			}
-			return withCrypt(Diff(have, planned, run), c.deps.Crypt), nil
+			return withCrypt(Diff(have, planned, run), c.deps.Crypt, c.recordErrors), nil
 		},
 	})
 	problem := ""
@@ -199,7 +199,7 @@ func (c *Controller) Wipe(ctx context.Context, labels []string) error {
 	if err != nil {
 		return err
 	}
-	for _, op := range withCrypt(Reset(have, labels, func(line string) { c.deps.Console("reset: " + line) }), c.deps.Crypt) {
+	for _, op := range withCrypt(Reset(have, labels, func(line string) { c.deps.Console("reset: " + line) }), c.deps.Crypt, nil) {
 		c.deps.Console("reset: " + op.String())
 		if err := op.Do(ctx); err != nil {
 			return err

@@ -74,39 +74,42 @@ func tableIs(disk Disk, want Want) bool {
 // diffVolume returns the operations for a volume after the change of the partition table: check or
 // format, mount, grow.
 func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run mkfs.Runner) []reconcile.Op {
-	var content Content // content of a new partition: blank, because WriteTable wipes its range
-	var room, offset uint64
-	locked := false
-	for _, p := range disk.Partitions {
-		if p.Number == v.Number && !table.creates(v.Number) {
-			content, room = p.Content, p.Size
-			if p.Encryption != nil {
-				offset, locked = p.Encryption.Offset, !p.Encryption.Open
-			}
+	var p Partition // a new partition is blank, because WriteTable wipes its range
+	for _, present := range disk.Partitions {
+		if present.Number == v.Number && !table.creates(v.Number) {
+			p = present
 		}
 	}
+	room := p.Size
 	for _, e := range table.Grow {
 		if e.Number == v.Number {
 			room = e.Size
 		}
 	}
-	room -= min(offset, room)
+	if p.Encryption != nil {
+		room -= min(p.Encryption.Offset, room)
+	}
 	v.Format.run = run
-	grow := content.Size > 0 && room >= content.Size+growStep
+	grow := p.Content.Size > 0 && room >= p.Content.Size+growStep
+	add := Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links}
 	var ops []reconcile.Op
 	switch m, mounted := mount.Topmost(mounts, v.Mount.Target); {
 	case mounted && m.Source == v.Mount.Source:
+		if p.Encryption != nil && p.Encryption.New {
+			ops = append(ops, v.finish()...) // an operation of this boot has failed
+		}
 	case mounted:
 		return nil // Plan rejects this; do not mount over a foreign file system
-	case v.holds(content):
-		if locked {
+	case v.holds(p):
+		if p.locked() {
 			ops = append(ops, Unlock{Label: v.Format.Label, Device: v.Partition})
 		}
-		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
-	case content.blank() || v.Wipe:
+		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, add)
+	case p.locked():
+		return nil // Plan rejects this, also if foreign content may be wiped
+	case p.Content.blank() || v.Wipe:
 		// A new file system needs no check.
-		ops = append(ops, v.format()...)
-		ops = append(ops, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
+		ops = append(ops, v.format(add)...)
 		grow = false
 	default:
 		return nil // foreign: Plan rejects this
@@ -239,7 +242,8 @@ func (e Erase) String() string {
 // another machine or to an earlier installation. DATA is wiped before STATE, so an interrupted
 // reset leaves a machine that is still configured and can be reset again, never a machine with a
 // new identity and old data. The keys of encrypted volumes are destroyed first: from then on no
-// person reads the content, whatever the disk retains. The slow Erase operations follow, first that
+// person reads the content, unless the person has a former copy of the header and its TPM or a
+// recovery key. The slow Erase operations follow, first that
 // of STATE, which holds the keys. report receives the results, and may be nil.
 func Reset(have Have, labels []string, report func(string)) []reconcile.Op {
 	var keys, ops, slow []reconcile.Op

@@ -2,13 +2,24 @@ package disk
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"sync"
 
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/diskkey"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -23,6 +34,10 @@ type Cryptsetup struct {
 	RunCommand  func(ctx context.Context, c supervise.Command) ([]byte, error)
 	Sealer      diskkey.Sealer
 	LoadModules func(names ...string) error
+	// MaySeal returns the reason why no key may be sealed in this boot; nil if it may. A key that
+	// is sealed without Secure Boot would open for any boot loader.
+	MaySeal func() error
+	busy    sync.Mutex // locked during a change or an opening of volumes
 }
 
 // run runs cryptsetup with its keys on the standard input and in a pipe. libdevmapper makes the
@@ -66,76 +81,222 @@ func (c *Cryptsetup) loadModules() error {
 
 // Encrypt implements Crypt. A volume that an interrupted attempt has left open is closed first.
 func (c *Cryptsetup) Encrypt(ctx context.Context, v diskkey.Volume, recipients []string) error {
+	c.busy.Lock()
+	defer c.busy.Unlock()
+	if err := c.maySeal(v); err != nil {
+		return err
+	}
 	if err := c.loadModules(); err != nil {
 		return err
 	}
-	if err := c.close(ctx, v); err != nil {
+	if v.Label != layout.State {
+		b, err := readBinding()
+		if err != nil {
+			return fmt.Errorf("%s: cannot encrypt %s: %w", v.Device, v.Label, err)
+		}
+		v.Secret, recipients = b.Secret, b.Recipients
+	}
+	return v.Format(ctx, c.run, c.Sealer, recipients, func() error {
+		if err := c.close(ctx, v); err != nil {
+			return err
+		}
+		device, err := parttable.WipePartition(v.Device)
+		if err == nil {
+			err = device.Close()
+		}
 		return err
-	}
-	device, err := parttable.WipePartition(v.Device)
-	if err == nil {
-		err = device.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: cannot wipe %s: %w", v.Device, v.Label, err)
-	}
-	return v.Format(ctx, c.run, c.Sealer, recipients)
+	})
 }
 
-// Finish implements Crypt.
-func (c *Cryptsetup) Finish(ctx context.Context, v diskkey.Volume) error {
-	return v.Finish(ctx, c.run)
-}
-
-// Unlock implements Crypt.
-func (c *Cryptsetup) Unlock(ctx context.Context, v diskkey.Volume) error {
-	if err := c.loadModules(); err != nil {
-		return err
-	}
-	m, err := readMetadata(v)
-	if err != nil {
-		return err
-	}
-	if err := v.Open(ctx, c.run, c.Sealer, m); err != nil {
-		return fmt.Errorf("%w; `orlopctl disk recover` opens it with the recovery key", err)
+func (c *Cryptsetup) maySeal(v diskkey.Volume) error {
+	if err := c.MaySeal(); err != nil {
+		return fmt.Errorf("%s: cannot seal a key for %s: %w", v.Device, v.Label, err)
 	}
 	return nil
 }
 
-// DestroyKeys implements Crypt.
-func (c *Cryptsetup) DestroyKeys(ctx context.Context, v diskkey.Volume) error {
-	if err := c.close(ctx, v); err != nil {
+// Bind implements Crypt.
+func (c *Cryptsetup) Bind(_ context.Context, recipients []string) error {
+	if _, err := readBinding(); err == nil {
+		return nil
+	}
+	if err := stateIsOpen(); err != nil {
 		return err
 	}
-	return v.DestroyKeys(ctx, c.run)
-}
-
-// Recover replaces the unlock key of a locked volume by a new key, by means of the recovery key.
-func (c *Cryptsetup) Recover(ctx context.Context, v diskkey.Volume, key diskkey.RecoveryKey) error {
-	m, err := readMetadata(v)
+	text, err := json.Marshal(diskkey.NewBinding(recipients))
 	if err != nil {
 		return err
 	}
-	return v.Recover(ctx, c.run, c.Sealer, m, key)
+	defer clear(text)
+	return safefile.WriteFile(paths.DiskBinding, text, 0o600)
+}
+
+// stateIsOpen fails unless the mounted STATE is encrypted. An attacker can have written a STATE
+// that is not.
+func stateIsOpen() error {
+	m, mounted, err := mount.At(paths.State)
+	if err == nil && (!mounted || m.Source != diskkey.MappedPath(layout.State)) {
+		err = fmt.Errorf("%w: STATE is not open, or not encrypted", diskkey.ErrBinding)
+	}
+	return err
+}
+
+// readBinding reads the binding on the mounted STATE.
+func readBinding() (diskkey.Binding, error) {
+	if err := stateIsOpen(); err != nil {
+		return diskkey.Binding{}, err
+	}
+	return bindingIn(paths.DiskBinding)
+}
+
+func bindingIn(file string) (diskkey.Binding, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return diskkey.Binding{}, fmt.Errorf("%w: %w", diskkey.ErrBinding, err)
+	}
+	defer clear(text)
+	return diskkey.ParseBinding(text)
+}
+
+// Finish implements Crypt.
+func (c *Cryptsetup) Finish(ctx context.Context, v diskkey.Volume) error {
+	c.busy.Lock()
+	defer c.busy.Unlock()
+	return v.Finish(ctx, c.run)
+}
+
+// Unlock implements Crypt. It refuses a volume with another file system: an attacker can have
+// copied the volume there, or have changed the label in its header.
+func (c *Cryptsetup) Unlock(ctx context.Context, v diskkey.Volume) (faults superblock.Errors, err error) {
+	c.busy.Lock()
+	defer c.busy.Unlock()
+	if err := c.loadModules(); err != nil {
+		return faults, err
+	}
+	h, err := readMetadata(v)
+	if err != nil {
+		return faults, err
+	}
+	if v.Label != layout.State {
+		b, err := readBinding()
+		if err != nil {
+			return faults, fmt.Errorf("%s: cannot open %s: %w", v.Device, v.Label, err)
+		}
+		v.Secret = b.Secret
+	}
+	if err := v.Open(ctx, c.run, c.Sealer, *h.Metadata); err != nil {
+		return faults, fmt.Errorf("%w; `orlopctl disk recover` opens it with the recovery key", err)
+	}
+	content, faults, err := ownContent(diskkey.MappedPath(v.Label))
+	if err == nil {
+		err = checkOpened(v, content)
+	}
+	if err != nil {
+		return faults, errors.Join(err, c.close(ctx, v))
+	}
+	return faults, nil
+}
+
+// checkOpened fails if an open volume does not have its own file system.
+func checkOpened(v diskkey.Volume, c Content) error {
+	if c.Kind == "ext4" && c.Label == v.Label {
+		return nil
+	}
+	return fmt.Errorf("%s: refusing to use %s: after it was opened, it has %s", v.Device, v.Label, c)
+}
+
+// DestroyKeys implements Crypt. It destroys the keys while the volume is open, so that no error of
+// the closing leaves them.
+func (c *Cryptsetup) DestroyKeys(ctx context.Context, v diskkey.Volume) error {
+	c.busy.Lock()
+	defer c.busy.Unlock()
+	return errors.Join(v.DestroyKeys(ctx, c.run), c.close(ctx, v))
+}
+
+// Recover replaces the unlock keys of locked volumes by new keys, by means of their recovery keys.
+// It changes all volumes or none.
+func (c *Cryptsetup) Recover(ctx context.Context, volumes []diskkey.Recovering) error {
+	c.busy.Lock()
+	defer c.busy.Unlock()
+	for _, v := range volumes {
+		err := c.maySeal(v.Volume)
+		if err == nil {
+			err = v.Test(ctx, c.run, v.Key)
+		}
+		if err != nil {
+			return fmt.Errorf("%w; nothing was changed", err)
+		}
+	}
+	volumes = slices.Clone(volumes)
+	for i, v := range volumes {
+		if v.Label == layout.State {
+			continue
+		}
+		b, err := c.recoverBinding(ctx, volumes)
+		if err != nil {
+			return fmt.Errorf("%s: cannot bind %s to its STATE: %w; nothing was changed", v.Device, v.Label, err)
+		}
+		volumes[i].Secret = b.Secret
+	}
+	return diskkey.Recover(ctx, c.run, c.Sealer, volumes)
+}
+
+// The name of the mapped device, and the mount point, of a STATE from which Recover reads the
+// binding.
+const (
+	recoveryName  = "orlop-recovery"
+	recoveryMount = paths.Run + "/recovery"
+)
+
+// recoverBinding returns the binding on the mounted STATE, or on the locked STATE among volumes.
+func (c *Cryptsetup) recoverBinding(ctx context.Context, volumes []diskkey.Recovering) (b diskkey.Binding, err error) {
+	i := slices.IndexFunc(volumes, func(v diskkey.Recovering) bool { return v.Label == layout.State })
+	if i < 0 {
+		return readBinding()
+	}
+	if err := c.loadModules(); err != nil {
+		return b, err
+	}
+	state := volumes[i]
+	if err := state.OpenWith(ctx, c.run, state.Key, recoveryName); err != nil {
+		return b, err
+	}
+	defer func() { err = errors.Join(err, state.Close(ctx, c.run, recoveryName)) }()
+	content, _, err := ownContent("/dev/mapper/" + recoveryName)
+	if err == nil {
+		err = checkOpened(state.Volume, content)
+	}
+	if err == nil {
+		err = os.MkdirAll(recoveryMount, 0o700)
+	}
+	if err != nil {
+		return b, err
+	}
+	m := mount.Mount{Source: "/dev/mapper/" + recoveryName, Target: recoveryMount, Type: "ext4", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev | mount.NoExec}
+	if err := m.Do(); err != nil {
+		return b, err
+	}
+	b, err = bindingIn(filepath.Join(recoveryMount, filepath.Base(paths.DiskBinding)))
+	return b, errors.Join(err, mount.Unmount(recoveryMount))
 }
 
 func (c *Cryptsetup) close(ctx context.Context, v diskkey.Volume) error {
 	if !isMapped(v.Label) {
 		return nil
 	}
-	return v.Close(ctx, c.run)
+	return v.Close(ctx, c.run, diskkey.Mapping(v.Label))
 }
 
-// readMetadata reads the metadata in the header of a volume.
-func readMetadata(v diskkey.Volume) (m diskkey.Metadata, err error) {
+// readMetadata reads the header of a volume, which has metadata.
+func readMetadata(v diskkey.Volume) (diskkey.Header, error) {
 	h, err := readHeader(v.Device)
+	if err == nil && h.Metadata == nil {
+		err = errors.New("its header has no metadata of Orlop OS")
+	}
 	if err != nil {
-		return m, fmt.Errorf("%s: cannot open %s: %w", v.Device, v.Label, err)
+		err = fmt.Errorf("%s: cannot open %s: %w", v.Device, v.Label, err)
 	}
-	if h.Metadata == nil {
-		return m, fmt.Errorf("%s: cannot open %s: its header has no metadata of Orlop OS", v.Device, v.Label)
-	}
-	return *h.Metadata, nil
+	return h, err
 }
 
 func readHeader(device string) (diskkey.Header, error) {
@@ -153,30 +314,28 @@ func isMapped(label string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// readEncryption sets the content of a partition with a LUKS header. A header that is damaged, or
-// not of Orlop OS, leaves the content as foreign content, which nothing overwrites.
+// readEncryption sets the content of a partition with a LUKS header. A header with the label of the
+// partition is that of a locked volume, even if it is damaged or was changed: nothing overwrites
+// it. A header without such a label is foreign content.
 func (p *Partition) readEncryption() error {
 	h, err := readHeader(p.Path)
-	if err != nil {
+	if err != nil && !errors.Is(err, diskkey.ErrHeader) {
+		return nil // unreadable: the content stays foreign
+	}
+	e := encryptionOf(h, err, p.Label)
+	if e == nil {
 		return nil
 	}
-	e := &Encryption{Offset: h.Offset, Open: isMapped(p.Label)}
-	// Without a key slot, no key opens the partition: an interrupted reset has destroyed the keys.
-	e.New = h.Label == diskkey.NewLabel || h.Metadata != nil && len(h.Slots) == 0
+	e.Open = isMapped(p.Label)
 	switch {
 	case e.New:
 		p.Content = Content{}
-	case h.Metadata == nil:
-		return nil
 	case e.Open:
 		if p.Content, p.Faults, err = ownContent(diskkey.MappedPath(p.Label)); err != nil {
 			return err
 		}
 	default:
-		p.Content = Content{Kind: lockedKind, Label: h.Label, UUID: h.UUID}
-	}
-	if h.Metadata != nil {
-		e.Recipients = h.Metadata.Recovery.Recipients
+		p.Content = Content{Kind: lockedKind, Label: p.Label, UUID: h.UUID}
 	}
 	p.Encryption = e
 	return nil
@@ -184,48 +343,44 @@ func (p *Partition) readEncryption() error {
 
 // Locked is an encrypted volume that is not open.
 type Locked struct {
-	Label    string
-	Device   string // path of the partition
-	Recovery diskkey.Recovery
+	diskkey.Volume
+	UUID     uuid.UUID // of the header
+	Metadata diskkey.Metadata
 }
 
-// Locked returns the locked volumes of the boot disk, in the order of their partitions.
-func (c *Controller) Locked(ctx context.Context) (all []Locked, err error) {
-	have, err := Read(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range have.Disks {
-		for _, p := range d.Partitions {
-			if !d.Boot || p.Content.Kind != lockedKind {
-				continue
-			}
-			m, err := readMetadata(diskkey.Volume{Device: p.Path, Label: p.Label})
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, Locked{Label: p.Label, Device: p.Path, Recovery: m.Recovery})
-		}
-	}
-	return all, nil
+// Locked returns the locked volumes of the boot disk whose headers the machine uses, in the order
+// of their partitions.
+func (c *Controller) Locked(ctx context.Context) ([]Locked, error) {
+	return encryptedVolumes(ctx, func(p Partition) bool { return p.locked() })
 }
 
 // SealedKeys returns the sealed keys of the encrypted partitions of the boot disk.
 func (c *Controller) SealedKeys(ctx context.Context) (all []diskkey.Sealed, err error) {
+	volumes, err := encryptedVolumes(ctx, func(Partition) bool { return true })
+	for _, v := range volumes {
+		all = append(all, v.Metadata.Sealed)
+	}
+	return all, err
+}
+
+// encryptedVolumes returns the complete encrypted volumes of the boot disk that the function
+// selects.
+func encryptedVolumes(ctx context.Context, which func(Partition) bool) (all []Locked, err error) {
 	have, err := Read(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range have.Disks {
 		for _, p := range d.Partitions {
-			if !d.Boot || p.Encryption == nil || p.Encryption.New {
+			if e := p.Encryption; !d.Boot || e == nil || e.New || e.Fault != "" || !which(p) {
 				continue
 			}
-			m, err := readMetadata(diskkey.Volume{Device: p.Path, Label: p.Label})
+			v := diskkey.Volume{Device: p.Path, Label: p.Label}
+			h, err := readMetadata(v)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, m.Sealed)
+			all = append(all, Locked{v, h.UUID, *h.Metadata})
 		}
 	}
 	return all, nil

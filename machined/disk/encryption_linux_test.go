@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,7 +56,7 @@ func newCrypt(t *testing.T) (*Cryptsetup, *plainSealer) {
 		}
 		return out, err
 	}
-	c := &Cryptsetup{RunCommand: run, Sealer: sealer, LoadModules: func(...string) error { return nil }}
+	c := &Cryptsetup{RunCommand: run, Sealer: sealer, LoadModules: func(...string) error { return nil }, MaySeal: func() error { return nil }}
 	t.Cleanup(func() { lockAll(t, c) })
 	return c, sealer
 }
@@ -83,7 +84,7 @@ func remaining(t *testing.T, c *Cryptsetup, s scenario) []reconcile.Op {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return withCrypt(Diff(have, want, mkfstest.Run), c)
+	return withCrypt(Diff(have, want, mkfstest.Run), c, nil)
 }
 
 // converge performs the operations until none remains: after the first round the content of the
@@ -154,25 +155,104 @@ func TestEncryptedOnRealDisk(t *testing.T) {
 		t.Fatalf("%s: %v", first, err)
 	}
 	tpm.err = nil
-	for _, label := range []string{layout.State, layout.Data} {
-		p := partitionWith(t, label)
-		m, err := readMetadata(diskkey.Volume{Device: p.Path, Label: label})
-		if err != nil {
-			t.Fatal(err)
-		}
-		key, err := m.Recovery.Decrypt(operator)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Recover(t.Context(), diskkey.Volume{Device: p.Path, Label: label}, key); err != nil {
-			t.Fatal(err)
-		}
+	// STATE is locked, so the recovery reads the secret for DATA from STATE.
+	if err := c.Recover(t.Context(), recoveryKeys(t, operator)); err != nil {
+		t.Fatal(err)
 	}
 	converge(t, c, scenario{})
 	for _, dir := range []string{paths.State, paths.Data} {
 		if got, err := os.ReadFile(filepath.Join(dir, "secret")); err != nil || string(got) != secret {
 			t.Errorf("%s: %q, %v", dir, got, err)
 		}
+	}
+}
+
+// recoveryKeys returns the locked volumes with their recovery keys.
+func recoveryKeys(t *testing.T, operator age.Identity) (all []diskkey.Recovering) {
+	t.Helper()
+	for _, label := range []string{layout.State, layout.Data} {
+		v := diskkey.Volume{Device: partitionWith(t, label).Path, Label: label}
+		h, err := readMetadata(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := h.Metadata.Recovery.Decrypt(operator)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, diskkey.Recovering{Volume: v, Metadata: *h.Metadata, Key: content.Key})
+	}
+	return all
+}
+
+// TestReplacedOnRealDisk zeroes STATE beside an encrypted DATA. The machine makes a new STATE, and
+// DATA stays locked although the TPM releases its key. With the recovery key, the operator binds
+// DATA to the new STATE. Then a copy of STATE in the place of DATA does not open.
+func TestReplacedOnRealDisk(t *testing.T) {
+	c, _ := newCrypt(t)
+	s, operator := encryptedFirstBoot(t)
+	build(t, s)
+	converge(t, c, s)
+	write(t, "kept")
+	lockAll(t, c)
+	do(t, Wipe{Label: layout.State, Device: partitionWith(t, layout.State).Path})
+	var failed error
+	for _, op := range remaining(t, c, s) {
+		if failed = op.Do(t.Context()); failed != nil {
+			break
+		}
+	}
+	if failed == nil || !strings.Contains(failed.Error(), "the key of the TPM does not open DATA") {
+		t.Fatalf("DATA opens beside another STATE: %v", failed)
+	}
+	data := recoveryKeys(t, operator)[1:]
+	wrong := slices.Clone(data)
+	wrong[0].Key = diskkey.NewRecoveryKey()
+	if err := c.Recover(t.Context(), wrong); err == nil {
+		t.Error("a wrong recovery key is accepted")
+	}
+	if err := c.Recover(t.Context(), data); err != nil {
+		t.Fatal(err)
+	}
+	converge(t, c, s)
+	if got, err := os.ReadFile(filepath.Join(paths.Data, "secret")); err != nil || string(got) != "kept" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestMaySeal checks that no key is sealed, and nothing is wiped, if Secure Boot is off.
+func TestMaySeal(t *testing.T) {
+	off := errors.New("Secure Boot is off")
+	never := func(context.Context, supervise.Command) ([]byte, error) { t.Error("a command runs"); return nil, nil }
+	c := &Cryptsetup{RunCommand: never, Sealer: &plainSealer{}, LoadModules: func(...string) error { return nil }, MaySeal: func() error { return off }}
+	v := diskkey.Volume{Device: filepath.Join(t.TempDir(), "missing"), Label: layout.State}
+	if err := c.Encrypt(t.Context(), v, []string{"age1example"}); !errors.Is(err, off) {
+		t.Errorf("encrypt: %v", err)
+	}
+	if err := c.Recover(t.Context(), []diskkey.Recovering{{Volume: v, Key: diskkey.NewRecoveryKey()}}); !errors.Is(err, off) || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("recover: %v", err)
+	}
+}
+
+// TestNoBinding checks that DATA is neither opened nor encrypted if no encrypted STATE is mounted,
+// and that an opened volume with another file system is refused.
+func TestNoBinding(t *testing.T) {
+	never := func(context.Context, supervise.Command) ([]byte, error) { t.Error("a command runs"); return nil, nil }
+	c := &Cryptsetup{RunCommand: never, Sealer: &plainSealer{}, LoadModules: func(...string) error { return nil }, MaySeal: func() error { return nil }}
+	v := diskkey.Volume{Device: filepath.Join(t.TempDir(), "missing"), Label: layout.Data}
+	if err := c.Encrypt(t.Context(), v, nil); !errors.Is(err, diskkey.ErrBinding) {
+		t.Errorf("encrypt: %v", err)
+	}
+	if err := c.Bind(t.Context(), []string{"age1example"}); !errors.Is(err, diskkey.ErrBinding) {
+		t.Errorf("bind: %v", err)
+	}
+	for _, content := range []Content{{}, ext4(layout.State, 1), {Kind: "ext4"}, {Kind: "xfs", Label: layout.Data}} {
+		if checkOpened(v, content) == nil {
+			t.Errorf("DATA with %s is used", content)
+		}
+	}
+	if err := checkOpened(v, ext4(layout.Data, 1)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -229,21 +309,12 @@ func TestEncryptedReset(t *testing.T) {
 	build(t, s)
 	converge(t, c, s)
 	lockAll(t, c)
-	state := partitionWith(t, layout.State)
-	v := diskkey.Volume{Device: state.Path, Label: layout.State}
-	m, err := readMetadata(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := m.Recovery.Decrypt(operator)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ops := withCrypt(Reset(facts(t, s), []string{layout.Data, layout.State}, nil), c)
+	keys := recoveryKeys(t, operator)
+	ops := withCrypt(Reset(facts(t, s), []string{layout.Data, layout.State}, nil), c, nil)
 	golden.Assert(t, printed(ops, nil), "reset, encrypted.txt")
 	do(t, ops[0])
 	do(t, ops[1])
-	if err := c.Recover(t.Context(), v, key); err == nil {
+	if err := c.Recover(t.Context(), keys); err == nil {
 		t.Error("the recovery key opens a volume whose keys are destroyed")
 	}
 	for _, op := range ops[2:] {

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -89,7 +91,7 @@ func done(have Have, op reconcile.Op) Have {
 		}
 	case Encrypt:
 		p := partitionAt(have, op.Device)
-		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true, Offset: headerSize, Recipients: op.Recipients}
+		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true, Offset: headerSize}
 	case Format:
 		// FinishEncryption completes a mapped device.
 		if p := partitionAt(have, op.Device); p.Path == op.Device {
@@ -196,7 +198,7 @@ func reboot(have Have) Have {
 }
 
 func TestGoldens(t *testing.T) {
-	for _, s := range slices.Concat(scenarios, encrypted) {
+	for _, s := range append(slices.Concat(scenarios, encrypted), replaced) {
 		t.Run(s.name, func(t *testing.T) {
 			have := model(s)
 			want, err := Plan(s.config, have)
@@ -256,7 +258,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 	}
 	for _, v := range want.Volumes {
 		m, ok := mount.Topmost(have.Mounts, v.Mount.Target)
-		if !ok || !v.holds(partitionAt(have, m.Source).Content) || partitionAt(have, m.Source).Content.Kind != "ext4" {
+		if !ok || !v.holds(*partitionAt(have, m.Source)) || partitionAt(have, m.Source).Content.Kind != "ext4" {
 			t.Errorf("%s: %s is not mounted with its file system", when, v.Format.Label)
 		}
 	}
@@ -270,6 +272,9 @@ func kept(t *testing.T, before, after Have) {
 			own := p.Label == layout.State || p.Label == layout.Data
 			if !isSystemPartition(p.Entry) || own && p.Content.Label != p.Label {
 				continue
+			}
+			if own && p.Encryption == nil && partitionAt(after, p.Path).Encryption != nil {
+				continue // an operator has permitted to wipe a plain DATA beside an encrypted STATE
 			}
 			now := partitionAt(after, p.Path)
 			if now.Start != p.Start || now.Label != p.Label || now.Size < p.Size || !own && now.Content != p.Content || own && now.Content.UUID != p.Content.UUID {
@@ -404,30 +409,177 @@ func TestResetOfEncrypted(t *testing.T) {
 		if p := partitionAt(have, "/dev/vda5"); p.Encryption != nil && !p.Encryption.New {
 			continue // the keys of DATA are there
 		}
-		converges(t, Config{}, reboot(have), "stopped after "+op.String())
+		for _, config := range []Config{{}, {Wipe: true}, {Wipe: true, Recipients: []string{"age1example"}}} {
+			converges(t, config, reboot(have), "stopped after "+op.String())
+		}
 	}
 }
 
-// TestWaiting checks that no permission makes the machine overwrite a volume that is locked, or the
-// content of a header that it cannot read.
+// TestWaiting checks that no permission makes the machine overwrite a volume that is locked, also if
+// its header is damaged or was changed.
 func TestWaiting(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
-	for _, config := range []Config{{}, {Wipe: true}, {Wipe: true, Recipients: []string{"age1other"}}} {
-		want, err := Plan(config, have)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, op := range Diff(have, want, nil) {
-			switch op.(type) {
-			case Unlock, Check, Mount:
-			default:
-				t.Errorf("%+v: %s", config, op)
+	faulty := clone(have)
+	partitionAt(faulty, "/dev/vda4").change(func(e *Encryption) { e.Fault = "no copy is valid" })
+	for _, have := range []Have{have, faulty} {
+		for _, config := range []Config{{}, {Wipe: true}, {Wipe: true, Recipients: []string{"age1other"}}} {
+			want, err := Plan(config, have)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, op := range Diff(have, want, nil) {
+				switch op.(type) {
+				case Unlock, Check, Mount:
+				default:
+					t.Errorf("%+v: %s", config, op)
+				}
 			}
 		}
 	}
-	damaged := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(
-		but(state, func(p *partSpec) { p.content = Content{Kind: luksKind} }), locked(data))}})
-	if _, err := Plan(Config{Recipients: []string{"age1example"}}, damaged); err == nil || !strings.Contains(err.Error(), "foreign content: LUKS") {
-		t.Errorf("a damaged header: %v", err)
+}
+
+// TestReplacedState checks that nothing overwrites a locked DATA, whatever an attacker puts in the
+// place of STATE, and whatever the configuration permits. DATA is mounted only after it was opened,
+// which needs the secret on its own STATE (diskkey: TestBinding).
+func TestReplacedState(t *testing.T) {
+	for name, other := range map[string]partSpec{
+		"blank": blank(state), "plain": state, "a foreign file system": but(state, func(p *partSpec) { p.content = ext4("photos", 256) }),
+		"foreign LUKS": but(state, func(p *partSpec) { p.content = Content{Kind: luksKind} }), "LUKS of the attacker": locked(state), "unfinished": unfinished(state),
+		"DATA in its place": but(state, func(p *partSpec) { p.content = ext4(layout.Data, 256) }),
+	} {
+		for _, config := range []Config{{}, {Wipe: true}, {Recipients: []string{"age1other"}}, {Wipe: true, Recipients: []string{"age1other"}}, {Undecided: "x"}} {
+			have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(other, locked(data))}})
+			want, err := Plan(config, have)
+			if err != nil {
+				continue // nothing happens
+			}
+			opened := false
+			for _, op := range Diff(have, want, nil) {
+				switch op := op.(type) {
+				case Encrypt, Format, Wipe, DestroyKeys, FinishEncryption, GrowFilesystem:
+					if strings.Contains(op.String(), "vda5") || strings.Contains(op.String(), layout.Data) {
+						t.Errorf("%s, %+v: %s", name, config, op)
+					}
+				case WriteTable:
+					t.Errorf("%s, %+v: %s", name, config, op)
+				case Unlock:
+					opened = opened || op.Label == layout.Data
+				case Mount:
+					if op.Label == layout.Data && (!opened || op.Source != diskkey.MappedPath(layout.Data)) {
+						t.Errorf("%s, %+v: %s", name, config, op)
+					}
+				}
+			}
+			if !opened {
+				t.Errorf("%s, %+v: DATA is not opened", name, config)
+			}
+		}
+	}
+}
+
+// TestReplacedData checks that a machine with an encrypted STATE mounts no DATA that is not
+// encrypted.
+func TestReplacedData(t *testing.T) {
+	for name, other := range map[string]partSpec{
+		"plain": data, "a foreign file system": but(data, func(p *partSpec) { p.content = ext4("photos", 256) }), "blank": blank(data),
+		"STATE in its place": but(data, func(p *partSpec) { p.content = ext4(layout.State, 256) }), "foreign LUKS": but(data, func(p *partSpec) { p.content = Content{Kind: luksKind} }),
+	} {
+		for _, own := range []partSpec{locked(state), open(state)} {
+			for _, config := range []Config{{}, {Wipe: true}, {Undecided: "x"}, {Recipients: []string{"age1other"}}} {
+				have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(own, other)}})
+				want, err := Plan(config, have)
+				if err != nil {
+					if config.Wipe || name == "blank" {
+						t.Errorf("%s, %+v: %v", name, config, err)
+					}
+					continue
+				}
+				if !config.Wipe && name != "blank" {
+					t.Errorf("%s, %+v: it is used", name, config)
+				}
+				for _, op := range Diff(have, want, nil) {
+					if m, ok := op.(Mount); ok && m.Label == layout.Data && m.Source != diskkey.MappedPath(layout.Data) {
+						t.Errorf("%s, %+v: %s", name, config, op)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestEncryptionOf lists what the headers of partitions mean.
+func TestEncryptionOf(t *testing.T) {
+	m := &diskkey.Metadata{Recovery: diskkey.Recovery{Recipients: []string{"age1example"}}}
+	damaged := fmt.Errorf("%w: no copy is valid", diskkey.ErrHeader)
+	for _, c := range []struct {
+		name   string
+		header diskkey.Header
+		err    error
+		want   string // "foreign", "new", "locked", or a part of the fault
+	}{
+		{"complete", diskkey.Header{Label: "STATE", Slots: []int{0, 1}, Metadata: m}, nil, "locked"},
+		{"interrupted format", diskkey.Header{Label: diskkey.NewLabel, Slots: []int{0}}, nil, "new"},
+		{"torn header of a format", diskkey.Header{Label: diskkey.NewLabel}, damaged, "new"},
+		{"interrupted reset", diskkey.Header{Label: "STATE", Metadata: m}, nil, "new"},
+		{"damaged header", diskkey.Header{Label: "STATE"}, damaged, "no copy is valid"},
+		{"no metadata", diskkey.Header{Label: "STATE", Slots: []int{0}}, nil, "no metadata"},
+		{"another system", diskkey.Header{Label: "photos", Slots: []int{0}}, nil, "foreign"},
+		{"damaged header of another system", diskkey.Header{}, damaged, "foreign"},
+		{"DATA in the place of STATE", diskkey.Header{Label: "DATA", Slots: []int{0, 1}, Metadata: m}, nil, "foreign"},
+	} {
+		e := encryptionOf(c.header, c.err, layout.State)
+		got := "foreign"
+		switch {
+		case e != nil && e.New:
+			got = "new"
+		case e != nil && e.Fault != "":
+			got = e.Fault
+		case e != nil:
+			got = "locked"
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// crypt records the calls of the operations.
+type crypt struct {
+	Crypt
+	faults superblock.Errors
+	err    error
+}
+
+func (c crypt) Unlock(context.Context, diskkey.Volume) (superblock.Errors, error) {
+	return c.faults, c.err
+}
+
+// TestErrorsOfOpenedVolume checks that the errors which a file system has recorded are reported
+// when its volume is opened, because the check that follows clears them.
+func TestErrorsOfOpenedVolume(t *testing.T) {
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
+	want, err := Plan(Config{}, have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reported []FilesystemErrors
+	ops := withCrypt(Diff(have, want, nil), crypt{faults: superblock.Errors{Marked: true, Count: 3}}, func(f FilesystemErrors) { reported = append(reported, f) })
+	if err := ops[0].Do(t.Context()); err != nil || len(reported) != 1 || reported[0].Label != layout.State || !reported[0].Checked {
+		t.Errorf("%s: %v, %+v", ops[0], err, reported)
+	}
+}
+
+func TestProtection(t *testing.T) {
+	for name, c := range map[string]struct {
+		partitions  []partSpec
+		state, data bool
+	}{
+		"plain": {imageAnd(state, data), false, false}, "encrypted": {imageAnd(open(state), open(data)), true, true}, "plain DATA": {imageAnd(open(state), data), true, false},
+		"unfinished DATA": {imageAnd(open(state), unfinished(data)), true, false}, "plain STATE": {imageAnd(state, locked(data)), false, true},
+	} {
+		p := State{Disks: model(scenario{disk: diskSpec{table: "gpt", partitions: c.partitions}}).Disks}.Protection()
+		if p.State != c.state || p.Data != c.data {
+			t.Errorf("%s: %+v", name, p)
+		}
 	}
 }

@@ -100,8 +100,11 @@ type Encryption struct {
 	New bool `json:"-"`
 	// Offset is the position of the encrypted data in the partition, in bytes.
 	Offset uint64 `json:"-"`
-	// Recipients are the public keys to which the recovery key is encrypted.
+	// Recipients are the public keys to which the recovery key is encrypted, as the header says.
 	Recipients []string `json:"recipients,omitempty"`
+	// Fault is the reason why the machine does not use the header; empty if it does. The partition
+	// then stays locked.
+	Fault string `json:"fault,omitempty"`
 }
 
 // Content is the content of a partition, as far as its signature identifies it.
@@ -153,7 +156,8 @@ type Volume struct {
 	// Mount are the mapped device.
 	Partition string
 	// Encrypt is true if the volume is encrypted, or becomes encrypted when it is formatted.
-	// Recipients get the recovery key of a volume that is formatted.
+	// Recipients get the recovery key of STATE when it is formatted. Those of DATA are in the
+	// binding on STATE.
 	Encrypt    bool
 	Recipients []string
 }

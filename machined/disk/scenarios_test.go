@@ -123,7 +123,35 @@ var encrypted = []scenario{
 		disk: diskSpec{table: "gpt", partitions: imageAnd(unfinished(state), but(data, func(p *partSpec) { p.content = Content{} }))}},
 	// The configuration is unknown when DATA is formatted: it is on STATE.
 	{name: "DATA was reset, encrypted", disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), but(data, func(p *partSpec) { p.content = Content{} }))}},
+	{name: "power cut before the secret of STATE, encrypted", config: Config{Recipients: []string{"age1example"}},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(unfinished(state), unfinished(data))}},
+	{name: "failed before the secret of STATE, encrypted", mount: true, config: Config{Recipients: []string{"age1example"}},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(but(unfinished(state), func(p *partSpec) { p.encryption.Open = true }), open(data))}},
+	{name: "DATA is plain beside an encrypted STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), data)}},
+	{name: "DATA is plain beside an encrypted STATE, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), data)}},
+	{name: "DATA is plain beside an open STATE, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(open(state), data)}},
+	{name: "DATA is plain beside a blank STATE, encrypted", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(blank(state), data)}},
+	{name: "DATA is encrypted beside a plain STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(state, locked(data))}},
+	{name: "DATA is encrypted beside a plain STATE, wipe", config: Config{Wipe: true, Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(state, locked(data))}},
+	{name: "DATA is encrypted beside a blank STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(blank(state), locked(data))}},
+	{name: "DATA is encrypted beside a foreign STATE", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(
+		but(state, func(p *partSpec) { p.content = Content{Kind: luksKind} }), locked(data))}},
+	{name: "not known whether to encrypt", config: Config{Undecided: "the configuration of the image is wrong"}, disk: diskSpec{table: "gpt", partitions: image}},
+	{name: "not known whether to encrypt, wipe", config: Config{Wipe: true, Undecided: "the configuration of the image is wrong"},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
+	{name: "not known whether to encrypt, later boot", config: Config{Undecided: "the configuration of the image is wrong"}, disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}},
 	{name: "plain partitions stay plain", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}},
+}
+
+// replaced is a STATE that an attacker has zeroed beside an encrypted DATA. DATA does not open beside
+// the new STATE, so the laws do not hold (TestReplacedState).
+var replaced = scenario{name: "DATA is encrypted beside a blank STATE, encrypted", config: Config{Recipients: []string{"age1example"}},
+	disk: diskSpec{table: "gpt", partitions: imageAnd(blank(state), locked(data))}}
+
+// blank returns a partition without content.
+func blank(p partSpec) partSpec {
+	p.content = Content{}
+	return p
 }
 
 // locked returns an encrypted partition that is not open.

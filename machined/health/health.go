@@ -121,18 +121,51 @@ func Storage[F Item](list []F) *api.HealthCheck { return listed("storage", list)
 // fault.
 func Wear[D Item](list []D) *api.HealthCheck { return listed("wear", list) }
 
-// Encryption returns a check that warns if STATE and DATA are not encrypted, although the
-// configuration requests encryption, or by the explicit choice of the configuration. It returns nil
-// if no setting of the configuration is about encryption, or if they are encrypted.
-func Encryption(c *config.Config, encrypted bool) *api.HealthCheck {
-	if c == nil || c.Machine.Spec.Disk.Encryption == nil || encrypted {
+// Protection is how STATE and DATA are encrypted.
+type Protection struct {
+	State, Data bool // encrypted
+	// Recipients are the public keys of the recovery key of each encrypted partition.
+	Recipients [][]string
+	SecureBoot string // mode; empty if no partition is encrypted
+}
+
+// Encryption returns a check of the encryption of STATE and DATA; nil if they are as the
+// configuration requests, or if they are not encrypted and the configuration does not mention it.
+// Only a machine with a single encrypted partition is unhealthy.
+func Encryption(c *config.Config, p Protection) *api.HealthCheck {
+	var warnings []string
+	warn := func(text string) { warnings = append(warnings, text) }
+	encrypted := p.State && p.Data
+	choice := c != nil && c.Machine.Spec.Disk.Encryption != nil
+	switch {
+	case p.State != p.Data:
+		warn("only one of STATE and DATA is encrypted: the disk was changed outside this machine; reset the machine")
+	case choice && !encrypted && c.EncryptsDisk():
+		warn("STATE and DATA are not encrypted: they were formatted before Machine.spec.disk.encryption; install the machine again with the configuration in its image")
+	case choice && !encrypted:
+		warn("STATE and DATA are not encrypted, as configured: a stolen disk has all keys of this machine")
+	case choice && !c.EncryptsDisk():
+		warn("STATE and DATA are encrypted, although Machine.spec.disk.encryption says none: they were formatted before it")
+	case choice && !sameRecipients(c.Machine.Spec.Disk.Encryption.Recovery.Recipients, p.Recipients):
+		warn("the recovery keys are encrypted to other recipients than those of Machine.spec.disk.encryption: the partitions were formatted before it")
+	}
+	if (p.State || p.Data) && p.SecureBoot != "enabled" {
+		warn("the mode of Secure Boot is " + p.SecureBoot + ", so the next boot may not open STATE and DATA")
+	}
+	if len(warnings) == 0 {
 		return nil
 	}
-	detail := "STATE and DATA are not encrypted, as configured: a stolen disk has all keys of this machine"
-	if c.EncryptsDisk() {
-		detail = "STATE and DATA are not encrypted: they were formatted before Machine.spec.disk.encryption; install the machine again with the configuration in its image"
+	return &api.HealthCheck{Name: "encryption", Ok: p.State == p.Data, Detail: strings.Join(warnings, "; "), Since: timestamppb.New(time.Time{})}
+}
+
+// sameRecipients reports whether each partition has exactly the configured recipients, in any order.
+func sameRecipients(configured []config.Recipient, partitions [][]string) bool {
+	var want []string
+	for _, r := range configured {
+		want = append(want, string(r))
 	}
-	return &api.HealthCheck{Name: "encryption", Ok: true, Detail: detail, Since: timestamppb.New(time.Time{})}
+	slices.Sort(want)
+	return !slices.ContainsFunc(partitions, func(have []string) bool { return !slices.Equal(slices.Sorted(slices.Values(have)), want) })
 }
 
 // listed returns a check with an entry for each item; nil for none.

@@ -110,31 +110,44 @@ func TestStorage(t *testing.T) {
 	}
 }
 
-// TestEncryption checks that a machine warns, and stays healthy, if its partitions are not
-// encrypted although a setting is about encryption.
+// TestEncryption checks that a machine warns if its partitions are not encrypted as configured, and
+// that it is unhealthy only if one of them is encrypted alone.
 func TestEncryption(t *testing.T) {
 	of := func(unlock ...config.Unlock) *config.Config {
 		c := &config.Config{}
 		if len(unlock) > 0 {
-			c.Machine.Spec.Disk.Encryption = &config.DiskEncryption{Unlock: unlock}
+			c.Machine.Spec.Disk.Encryption = &config.DiskEncryption{Unlock: unlock, Recovery: config.DiskRecovery{Recipients: []config.Recipient{"a", "b"}}}
 		}
 		return c
 	}
+	with := func(state, data bool, mode string, recipients ...string) Protection {
+		return Protection{State: state, Data: data, SecureBoot: mode, Recipients: [][]string{recipients, recipients}}
+	}
+	both := with(true, true, "enabled", "b", "a")
 	for _, test := range []struct {
-		name      string
-		config    *config.Config
-		encrypted bool
-		detail    string // a part of it; empty: no check
+		name    string
+		config  *config.Config
+		have    Protection
+		detail  string // a part of it; empty: no check
+		healthy bool
 	}{
-		{"no configuration", nil, false, ""},
-		{"no setting", of(), false, ""},
-		{"encrypted", of(config.UnlockTPM), true, ""},
-		{"not encrypted yet", of(config.UnlockTPM), false, "they were formatted before"},
-		{"by choice", of(config.UnlockNone), false, "not encrypted, as configured"},
+		{"no configuration", nil, Protection{}, "", true},
+		{"no setting", of(), Protection{}, "", true},
+		{"encrypted", of(config.UnlockTPM), both, "", true},
+		{"encrypted without a configuration", nil, both, "", true},
+		{"not encrypted yet", of(config.UnlockTPM), Protection{}, "they were formatted before", true},
+		{"by choice", of(config.UnlockNone), Protection{}, "not encrypted, as configured", true},
+		{"against the choice", of(config.UnlockNone), both, "although Machine.spec.disk.encryption says none", true},
+		{"other recipients", of(config.UnlockTPM), with(true, true, "enabled", "a"), "other recipients", true},
+		{"Secure Boot is off", of(config.UnlockTPM), with(true, true, "disabled", "a", "b"), "the mode of Secure Boot is disabled", true},
+		{"Secure Boot is off without a configuration", nil, with(true, true, "setup", "a"), "the mode of Secure Boot is setup", true},
+		{"DATA is plain", of(config.UnlockTPM), with(true, false, "enabled", "a", "b"), "only one of STATE and DATA is encrypted", false},
+		{"DATA is plain without a setting", of(), with(true, false, "enabled", "a"), "only one of STATE and DATA is encrypted", false},
+		{"STATE is plain", nil, with(false, true, "enabled", "a"), "only one of STATE and DATA is encrypted", false},
 	} {
 		h := &api.HealthResponse{Healthy: true}
-		Add(h, Encryption(test.config, test.encrypted))
-		if !h.Healthy || len(h.Checks) > 0 != (test.detail != "") || test.detail != "" && !strings.Contains(h.Checks[0].Detail, test.detail) {
+		Add(h, Encryption(test.config, test.have))
+		if h.Healthy != test.healthy || len(h.Checks) > 0 != (test.detail != "") || test.detail != "" && !strings.Contains(h.Checks[0].Detail, test.detail) {
 			t.Errorf("%s: %v", test.name, h)
 		}
 	}

@@ -77,7 +77,8 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *disruptio
 		// firmware has the key that signed the boot image.
 		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
-	if err := r.checkUnlock(ctx, uki, q.Force); err != nil {
+	image := func() (*os.File, error) { return safefile.InMemory("boot image", uki) }
+	if err := r.deps.Disk.checkUnlock(ctx, image, q.Force); err != nil {
 		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	q.Kubernetes = kubernetesOf(bytes.NewReader(uki))
@@ -88,16 +89,6 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *disruptio
 		return nil
 	}
 	return q.confirm(ctx)
-}
-
-// checkUnlock checks whether the machine could open its encrypted partitions with the boot image.
-func (r *Receiver) checkUnlock(ctx context.Context, uki []byte, force bool) error {
-	f, err := safefile.InMemory("boot image", uki)
-	if err != nil {
-		return fmt.Errorf("the boot image cannot be passed to its check: %w", err)
-	}
-	defer f.Close()
-	return r.deps.Disk.checkUnlock(ctx, f, force)
 }
 
 // bootImageIn returns the boot image of a bundle.

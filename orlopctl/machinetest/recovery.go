@@ -3,6 +3,7 @@ package machinetest
 import (
 	"context"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -25,8 +26,13 @@ func (s *machineService) GetRecovery(context.Context, *api.GetRecoveryRequest) (
 	for _, r := range s.f.configs.present.Machine.Spec.Disk.Encryption.Recovery.Recipients {
 		recipients = append(recipients, string(r))
 	}
-	r, err := diskkey.EncryptRecovery(recoveryKey, recipients)
-	return &api.GetRecoveryResponse{Volumes: []*api.LockedVolume{{Label: "STATE", Device: "/dev/vda4", Recipients: r.Recipients, RecoveryKey: r.Ciphertext}}}, err
+	// A machine without wipeForeign sends the recovery key of another machine.
+	id, sent := uuid.MustParse("7a1f2c8e-5a61-4c5b-9a6d-0c1d2e3f4a5b"), uuid.UUID{1}
+	if s.f.configs.present.Machine.Spec.Disk.WipeForeign {
+		sent = id
+	}
+	r, err := diskkey.EncryptRecovery(diskkey.RecoveryContent{Label: "STATE", UUID: sent, Key: recoveryKey}, recipients)
+	return &api.GetRecoveryResponse{Volumes: []*api.LockedVolume{{Label: "STATE", Device: "/dev/vda4", Uuid: id.String(), Recipients: r.Recipients, RecoveryKey: r.Ciphertext}}}, err
 }
 
 // Recover implements api.MachineServer.

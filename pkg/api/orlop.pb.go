@@ -1280,11 +1280,13 @@ func (x *GetRecoveryResponse) GetVolumes() []*LockedVolume {
 }
 
 type LockedVolume struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`                                // of the partition: STATE or DATA
-	Device        string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`                              // path of the partition
-	Recipients    []string               `protobuf:"bytes,3,rep,name=recipients,proto3" json:"recipients,omitempty"`                      // public keys of age
-	RecoveryKey   string                 `protobuf:"bytes,4,opt,name=recovery_key,json=recoveryKey,proto3" json:"recovery_key,omitempty"` // the recovery key, encrypted to the recipients (age, armored)
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Label      string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`           // of the partition: STATE or DATA
+	Device     string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`         // path of the partition
+	Recipients []string               `protobuf:"bytes,3,rep,name=recipients,proto3" json:"recipients,omitempty"` // public keys of age
+	// The recovery key with the label and the UUID, encrypted to the recipients (age, armored).
+	RecoveryKey   string `protobuf:"bytes,4,opt,name=recovery_key,json=recoveryKey,proto3" json:"recovery_key,omitempty"`
+	Uuid          string `protobuf:"bytes,5,opt,name=uuid,proto3" json:"uuid,omitempty"` // of the header
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1343,6 +1345,13 @@ func (x *LockedVolume) GetRecipients() []string {
 func (x *LockedVolume) GetRecoveryKey() string {
 	if x != nil {
 		return x.RecoveryKey
+	}
+	return ""
+}
+
+func (x *LockedVolume) GetUuid() string {
+	if x != nil {
+		return x.Uuid
 	}
 	return ""
 }
@@ -10554,14 +10563,15 @@ const file_orlop_proto_rawDesc = "" +
 	"\bWIPE_ALL\x10\x03\"\x14\n" +
 	"\x12GetRecoveryRequest\"M\n" +
 	"\x13GetRecoveryResponse\x126\n" +
-	"\avolumes\x18\x01 \x03(\v2\x1c.orlop.v1alpha1.LockedVolumeR\avolumes\"\x7f\n" +
+	"\avolumes\x18\x01 \x03(\v2\x1c.orlop.v1alpha1.LockedVolumeR\avolumes\"\x93\x01\n" +
 	"\fLockedVolume\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x16\n" +
 	"\x06device\x18\x02 \x01(\tR\x06device\x12\x1e\n" +
 	"\n" +
 	"recipients\x18\x03 \x03(\tR\n" +
 	"recipients\x12!\n" +
-	"\frecovery_key\x18\x04 \x01(\tR\vrecoveryKey\"A\n" +
+	"\frecovery_key\x18\x04 \x01(\tR\vrecoveryKey\x12\x12\n" +
+	"\x04uuid\x18\x05 \x01(\tR\x04uuid\"A\n" +
 	"\x0eRecoverRequest\x12/\n" +
 	"\x04keys\x18\x01 \x03(\v2\x1b.orlop.v1alpha1.RecoveryKeyR\x04keys\"5\n" +
 	"\vRecoveryKey\x12\x14\n" +

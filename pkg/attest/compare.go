@@ -47,6 +47,7 @@ func (m Measured) Compare(releases []Release) Result {
 	} else {
 		out.Version = releases[booted].Version
 		out.add(m.compareClaims(releases[booted]))
+		out.add(m.comparePhase(releases[booted]))
 	}
 	out.add(m.comparePrograms(releases, booted))
 	for _, pcr := range []uint32{pcrParameters, pcrExtensions} {
@@ -91,6 +92,18 @@ func (m Measured) compareClaims(r Release) (out []Difference) {
 		})
 	}
 	return out
+}
+
+// comparePhase reports a version that can open encrypted disks and has not ended its phase. Such a
+// version has the section .pcrpkey.
+func (m Measured) comparePhase(r Release) []Difference {
+	if m.PCRs[pcrImage] != r.ImagePCR() || !slices.ContainsFunc(r.Sections, func(s Section) bool { return s.Name == ".pcrpkey" }) {
+		return nil
+	}
+	return []Difference{{
+		"PCR 11: the phase " + PhaseStorage + " has not ended: the TPM continues to release the keys of encrypted disks",
+		"another program runs in place of PID 1, the TPM has failed, or the machine has not reached its services yet",
+	}}
 }
 
 // compareSections names the sections of the boot image that differ from the same sections of all

@@ -119,6 +119,9 @@ const (
 	Volumes = State + "/volumes.json"
 	// Wear holds the error counters of the disks at their last reading (machined/wear), in JSON.
 	Wear = State + "/wear.json"
+	// DiskBinding holds the secret that binds DATA to this STATE (diskkey.Binding), in JSON. It
+	// exists if STATE is encrypted.
+	DiskBinding = State + "/disk-binding.json"
 	// Upgrade holds the record of the last upgrade. For each committed version, it also holds the
 	// configuration of the machine at the commit.
 	Upgrade = State + "/upgrade"

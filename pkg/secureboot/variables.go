@@ -93,6 +93,26 @@ func ReadMode(dir string) (string, error) {
 	return Disabled, nil
 }
 
+// CheckEnforced returns an error unless the firmware starts only images that its database accepts,
+// and nobody can enroll keys without a signature.
+func CheckEnforced(dir string) error {
+	mode, err := ReadMode(dir)
+	if err != nil {
+		return fmt.Errorf("the state of Secure Boot cannot be read: %w", err)
+	}
+	setup, err := readFlag(dir, "SetupMode")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the state of Secure Boot cannot be read: %w", err)
+	}
+	if setup {
+		mode = Setup
+	}
+	if mode != Enabled {
+		return fmt.Errorf("the mode of Secure Boot is %q, so each boot loader would get the keys of the disks; enroll the keys of the image and enable Secure Boot", mode)
+	}
+	return nil
+}
+
 // attributes is the number of bytes in efivarfs before the content of a variable.
 const attributes = 4
 
