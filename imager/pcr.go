@@ -32,7 +32,8 @@ func (b *Build) pcrKey() *rsa.PublicKey {
 	return key
 }
 
-// checkRecipients checks the recipients of the recovery keys.
+// checkRecipients checks the recipients of the recovery keys: public keys of age, at most
+// diskkey.MaxRecipients.
 func (p *Profile) checkRecipients() error {
 	if len(p.Disk.Recipients) == 0 {
 		return nil
@@ -40,7 +41,7 @@ func (p *Profile) checkRecipients() error {
 	if p.SecureBoot == nil {
 		return errors.New("disk.recipients: secureBoot is missing: without its key, no TPM releases a key to this version")
 	}
-	if _, err := diskkey.EncryptRecovery(diskkey.NewRecoveryKey(), p.Disk.Recipients); err != nil {
+	if _, err := diskkey.EncryptRecovery(diskkey.RecoveryContent{}, p.Disk.Recipients); err != nil {
 		return fmt.Errorf("disk.recipients: %w", err)
 	}
 	return nil

@@ -210,7 +210,24 @@ func checkOpened(v diskkey.Volume, c Content) error {
 func (c *Cryptsetup) DestroyKeys(ctx context.Context, v diskkey.Volume) error {
 	c.busy.Lock()
 	defer c.busy.Unlock()
-	return errors.Join(v.DestroyKeys(ctx, c.run), c.close(ctx, v))
+	destroy := func() error { return v.DestroyKeys(ctx, c.run) }
+	if _, err := readHeader(v.Device); errors.Is(err, diskkey.ErrHeader) {
+		destroy = func() error { return overwriteHeader(v) }
+	}
+	return errors.Join(destroy(), c.close(ctx, v))
+}
+
+// overwriteHeader overwrites a header for which cryptsetup is not started, with its key slots.
+func overwriteHeader(v diskkey.Volume) error {
+	f, err := os.OpenFile(v.Device, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.Write(make([]byte, diskkey.HeaderSize))
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot destroy the keys of %s: %w", v.Device, v.Label, err)
+	}
+	return nil
 }
 
 // Recover replaces the unlock keys of locked volumes by new keys, by means of their recovery keys.

@@ -234,6 +234,22 @@ func TestMaySeal(t *testing.T) {
 	}
 }
 
+// TestDestroyDamaged destroys the keys of a volume with a damaged header, for which cryptsetup is
+// not started.
+func TestDestroyDamaged(t *testing.T) {
+	never := func(context.Context, supervise.Command) ([]byte, error) { t.Error("a command runs"); return nil, nil }
+	v := diskkey.Volume{Device: filepath.Join(t.TempDir(), "partition"), Label: "no volume"}
+	if err := os.WriteFile(v.Device, bytes.Repeat([]byte{1}, diskkey.HeaderSize+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Cryptsetup{RunCommand: never}).DestroyKeys(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.ReadFile(v.Device); err != nil || !bytes.Equal(after[:diskkey.HeaderSize], make([]byte, diskkey.HeaderSize)) || after[diskkey.HeaderSize] != 1 {
+		t.Errorf("the key slots are still on the disk (%v)", err)
+	}
+}
+
 // TestNoBinding checks that DATA is neither opened nor encrypted if no encrypted STATE is mounted,
 // and that an opened volume with another file system is refused.
 func TestNoBinding(t *testing.T) {

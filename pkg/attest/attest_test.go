@@ -329,6 +329,8 @@ func TestCompare(t *testing.T) {
 	commandLine.Sections[2].Digest = sha256.Sum256([]byte("init=/bin/sh"))
 	otherStub := sample("1.2.0")
 	otherStub.Image = sha256.Sum256([]byte("same sections"))
+	encrypting := sample("1.2.0")
+	encrypting.Sections = append(slices.Clone(encrypting.Sections), Section{Name: ".pcrpkey", Digest: sha256.Sum256([]byte("key"))})
 	swapped := boot(old)
 	swapped[len(swapped)-1], swapped[len(swapped)-3] = swapped[len(swapped)-3], swapped[len(swapped)-1]
 	var all strings.Builder
@@ -352,6 +354,8 @@ func TestCompare(t *testing.T) {
 		{"another system", boot(foreign)[:6], []Release{old}, nil},
 		{"parameters", append(boot(old), event(12, typeStub, "single")), []Release{old}, nil},
 		{"after the phase of the disks", boot(old), []Release{old}, func(m *Measured) { m.PCRs[11] = AfterPhase(m.PCRs[11], PhaseStorage) }},
+		{"after the phase of a version that opens disks", boot(encrypting), []Release{encrypting}, func(m *Measured) { m.PCRs[11] = AfterPhase(m.PCRs[11], PhaseStorage) }},
+		{"before the end of the phase", boot(encrypting), []Release{encrypting}, nil},
 		{"an extended PCR", boot(old), []Release{old}, func(m *Measured) { m.PCRs[11] = extend(m.PCRs[11], Digest{1}) }},
 		{"files measured by the kernel", boot(old), []Release{old}, func(m *Measured) { m.PCRs[10] = Digest{1} }},
 		{"a machine that lies", boot(old), []Release{old}, func(m *Measured) { m.Claims.Root = "root of 1.3.0" }},

@@ -67,6 +67,9 @@ func marshalToken(m Metadata) ([]byte, error) {
 	return json.Marshal(token{tokenType, []string{strconv.Itoa(m.Slot), strconv.Itoa(RecoverySlot)}, &m})
 }
 
+// HeaderSize is the size of the header with its key slots, in bytes. The encrypted data follow.
+const HeaderSize = 16 << 20
+
 // The fields of the binary header (LUKS2 On-Disk Format Specification 1.1.4, section 2.1).
 const (
 	binarySize  = 4096

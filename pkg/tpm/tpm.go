@@ -9,9 +9,6 @@ import (
 	"io"
 )
 
-// Device is the device file of the first TPM with the kernel's resource manager.
-const Device = "/dev/tpmrm0"
-
 // maxResponse is the size of Linux's buffer for an answer of the TPM, in bytes (TPM_BUFSIZE).
 const maxResponse = 4096
 
