@@ -83,9 +83,9 @@ type RootProfile struct {
 type DiskProfile struct {
 	ESP  Size `yaml:"esp"`
 	Root Size `yaml:"root"` // each of ROOT-A and ROOT-B
-	// Recipients are public keys of age, at most 8. If there are any, a machine encrypts STATE and DATA at its
-	// first boot, with keys that its TPM releases, and encrypts the recovery keys to the
-	// recipients. The image needs a key for Secure Boot.
+	// Recipients are public keys of age, at most 8. If there are any, a machine encrypts STATE and
+	// DATA at its first boot, with keys that its TPM releases, and encrypts the recovery keys to
+	// the recipients. The image needs a key for Secure Boot.
 	Recipients []string `yaml:"recipients"`
 }
 

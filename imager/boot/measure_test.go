@@ -76,7 +76,8 @@ func TestSignedPCR(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := diskkey.PredictImage(diskkey.Firmware{}, bytes.NewReader(image), int64(len(image)))
+		file := diskkey.Image{ReaderAt: bytes.NewReader(image), Size: int64(len(image))}
+		b, err := diskkey.PredictImage(diskkey.Firmware{}, file, file)
 		if err != nil {
 			t.Fatal(err)
 		}

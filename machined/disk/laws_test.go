@@ -415,8 +415,8 @@ func TestResetOfEncrypted(t *testing.T) {
 	}
 }
 
-// TestWaiting checks that no permission makes the machine overwrite a volume that is locked, also if
-// its header is damaged or was changed.
+// TestWaiting checks that no permission makes the machine overwrite a locked volume, also if its
+// header is damaged or was changed.
 func TestWaiting(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
 	faulty := clone(have)

@@ -143,8 +143,8 @@ var encrypted = []scenario{
 	{name: "plain partitions stay plain", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}},
 }
 
-// replaced is a STATE that an attacker has zeroed beside an encrypted DATA. DATA does not open beside
-// the new STATE, so the laws do not hold (TestReplacedState).
+// replaced is a STATE that an attacker has zeroed beside an encrypted DATA. DATA does not open
+// beside the new STATE, so the laws do not hold (TestReplacedState).
 var replaced = scenario{name: "DATA is encrypted beside a blank STATE, encrypted", config: Config{Recipients: []string{"age1example"}},
 	disk: diskSpec{table: "gpt", partitions: imageAnd(blank(state), locked(data))}}
 

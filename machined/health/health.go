@@ -158,7 +158,8 @@ func Encryption(c *config.Config, p Protection) *api.HealthCheck {
 	return &api.HealthCheck{Name: "encryption", Ok: p.State == p.Data, Detail: strings.Join(warnings, "; "), Since: timestamppb.New(time.Time{})}
 }
 
-// sameRecipients reports whether each partition has exactly the configured recipients, in any order.
+// sameRecipients reports whether each partition has exactly the configured recipients, in any
+// order.
 func sameRecipients(configured []config.Recipient, partitions [][]string) bool {
 	var want []string
 	for _, r := range configured {

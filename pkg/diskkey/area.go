@@ -72,7 +72,7 @@ type digest struct {
 // The values that formatCommand requests.
 const (
 	dataOffset   = HeaderSize // position of the encrypted data, in bytes
-	slotSize     = 258048   // size of a key slot on the disk, in bytes
+	slotSize     = 258048     // size of a key slot on the disk, in bytes
 	cipher       = "aes-xts-plain64"
 	iterations   = 1000
 	cipherSize   = 64 // bytes

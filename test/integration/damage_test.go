@@ -77,6 +77,37 @@ func flip(file, label string) error {
 	})
 }
 
+// zero overwrites the first bytes of a partition with zeros: at most 32 MiB, so the whole header of
+// an encrypted partition and the superblock of a file system.
+func zero(file, label string) error {
+	return withTable(file, func(f *os.File, t *gpt.Table) error {
+		at, err := begin(t, label)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(make([]byte, 32<<20), at)
+		return err
+	})
+}
+
+// plain replaces the content of a partition by an ext4 file system with the label of the partition.
+func plain(file, label string) error {
+	if err := zero(file, label); err != nil {
+		return err
+	}
+	return withTable(file, func(_ *os.File, t *gpt.Table) error {
+		at, err := begin(t, label)
+		if err != nil {
+			return err
+		}
+		out, err := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", "-L", label, "-E", fmt.Sprintf("offset=%d", at), file, "128M").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("cannot format %s: %w: %s", label, err, out)
+		}
+		return nil
+	})
+}
+
 // begin returns the offset in bytes of the partition with this label.
 func begin(t *gpt.Table, label string) (int64, error) {
 	for _, p := range t.Partitions() {
@@ -121,7 +152,7 @@ func fillESP(file string, leave int64) error {
 
 // damageVerb damages the disk or the firmware variables of a machine that is off.
 func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | fill MIB | variables | disk")
+	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | zero PARTITION | plain PARTITION | fill MIB | variables | tpm | disk")
 	m := s.machine(ts, args[0])
 	if m.Running() {
 		ts.Fatalf("damage: %s is on", args[0])
@@ -130,6 +161,10 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
 	case args[1] == "flip" && len(args) == 3:
 		ts.Check(flip(disk, args[2]))
+	case args[1] == "zero" && len(args) == 3:
+		ts.Check(zero(disk, args[2]))
+	case args[1] == "plain" && len(args) == 3:
+		ts.Check(plain(disk, args[2]))
 	case args[1] == "fill" && len(args) == 3:
 		leave, err := strconv.ParseInt(args[2], 10, 64)
 		ts.Check(err)
