@@ -125,6 +125,14 @@ func diskConfig(c *config.Config) disk.Config {
 	return imageDiskConfig(paths.EmbeddedConfig, paths.DiskRecipients)
 }
 
+// applyDiskConfig returns the disk configuration with which an apply sets up the disk of a machine
+// without storage. transition.Check has accepted a wipe.
+func applyDiskConfig(next *config.Config) disk.Config {
+	out := diskConfig(next)
+	out.Wipe = true
+	return out
+}
+
 // recovery opens locked partitions for an operator.
 type recovery struct{ m *machine }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // TestImageDiskConfig checks that no file of the image which cannot be used permits a format
@@ -58,5 +60,19 @@ func TestImageDiskConfig(t *testing.T) {
 		if !slices.Equal(got.Recipients, c.want) || (got.Undecided != "") != (c.undecided != "") || !strings.Contains(got.Undecided, c.undecided) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
+	}
+}
+
+// TestApplyDiskConfig checks that an apply which sets up the disk encrypts it as the configuration
+// demands.
+func TestApplyDiskConfig(t *testing.T) {
+	c := &config.Config{}
+	c.Machine.Spec.Disk.Encryption = &config.DiskEncryption{Unlock: []config.Unlock{config.UnlockTPM}, Recovery: config.DiskRecovery{Recipients: []config.Recipient{"age1a"}}}
+	if got := applyDiskConfig(c); !got.Wipe || !slices.Equal(got.Recipients, []string{"age1a"}) || got.Undecided != "" {
+		t.Errorf("%+v", got)
+	}
+	c.Machine.Spec.Disk.Encryption = &config.DiskEncryption{Unlock: []config.Unlock{config.UnlockNone}}
+	if got := applyDiskConfig(c); !got.Wipe || len(got.Recipients) > 0 || got.Undecided != "" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -152,7 +152,7 @@ func (a area) check() (slots []int, err error) {
 		return nil, errors.New("its areas have other sizes")
 	}
 	t, known := a.Tokens[strconv.Itoa(tokenID)]
-	if known && (len(a.Tokens) != 1 || t.Type != tokenType || t.Metadata == nil) || !known && len(a.Tokens) > 0 {
+	if known && (len(a.Tokens) != 1 || t.Type != tokenType) || !known && len(a.Tokens) > 0 {
 		return nil, errors.New("its token is another one")
 	}
 	return slots, nil

@@ -54,17 +54,22 @@ func (m Metadata) spareSlot() int {
 	return 0
 }
 
-// token is a token in the header, as cryptsetup imports it.
+// token is a token in the header, as cryptsetup imports it. cryptsetup does not interpret Metadata,
+// so a later version can add fields, which this version ignores.
 type token struct {
-	Type     string    `json:"type"`
-	Slots    []string  `json:"keyslots"`
-	Metadata *Metadata `json:"metadata"`
+	Type     string          `json:"type"`
+	Slots    []string        `json:"keyslots"`
+	Metadata json.RawMessage `json:"metadata"`
 }
 
 // marshalToken returns the token with the metadata.
 func marshalToken(m Metadata) ([]byte, error) {
 	m.Version = metadataVersion
-	return json.Marshal(token{tokenType, []string{strconv.Itoa(m.Slot), strconv.Itoa(RecoverySlot)}, &m})
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(token{tokenType, []string{strconv.Itoa(m.Slot), strconv.Itoa(RecoverySlot)}, text})
 }
 
 // HeaderSize is the size of the header with its key slots, in bytes. The encrypted data follow.
@@ -205,7 +210,10 @@ func parseHeader(raw []byte) (h Header, err error) {
 
 // metadata returns the metadata in a token, with sanitized public keys.
 func (t token) metadata() (*Metadata, error) {
-	m := t.Metadata
+	m := new(Metadata)
+	if err := json.Unmarshal(t.Metadata, m); err != nil {
+		return nil, fmt.Errorf("cannot parse its keys: %w", err)
+	}
 	if m.Version != metadataVersion {
 		return nil, fmt.Errorf("its metadata have version %d, and this version of the system reads version %d", m.Version, metadataVersion)
 	}

@@ -204,6 +204,17 @@ func TestBinding(t *testing.T) {
 	if err := run(t.Context(), Command{Stdin: []byte(recoveryOf(t, data, operator).Key), Args: []string{"cryptsetup", "open", "--test-passphrase", "--key-file", "-", data.Device}}); err != nil {
 		t.Errorf("the recovery key on another computer: %v", err)
 	}
+	// An operator finds the encrypted recovery key with cryptsetup and jq (runbook task 136).
+	text, err := exec.Command("cryptsetup", "token", "export", "--token-id", "0", data.Device).Output()
+	var exported struct {
+		Metadata struct{ Recovery Recovery }
+	}
+	if err := errors.Join(err, json.Unmarshal(text, &exported)); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := exported.Metadata.Recovery.Decrypt(operator); err != nil || c.Key != recoveryOf(t, data, operator).Key {
+		t.Errorf("the exported token: %v", err)
+	}
 }
 
 // TestFormatSealsFirst checks that nothing is wiped if the TPM seals no key.
@@ -421,6 +432,9 @@ func TestRefusedHeaders(t *testing.T) {
 	}
 	if _, err := ReadHeader(bytes.NewReader(withArea(t, raw, `"slot":0`, `"slot":2`, 0, 1))); err != nil {
 		t.Errorf("a permitted change: %v", err)
+	}
+	if _, err := ReadHeader(bytes.NewReader(withArea(t, raw, `"slot":0`, `"slot":0,"later":[1]`, 0, 1))); err != nil {
+		t.Errorf("a field of a later version: %v", err)
 	}
 	h, err := ReadHeader(bytes.NewReader(withArea(t, raw, `"recipients":["age1example"]`, `"recipients":["\u001b[2J"]`, 0, 1)))
 	if err != nil || strings.ContainsRune(h.Metadata.Recovery.Recipients[0], '\x1b') {
