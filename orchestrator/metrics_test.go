@@ -201,8 +201,11 @@ func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kuberne
 	}
 	var pods v1beta1.PodMetricsList
 	read(ctx, t, admin, "namespaces/"+measuredNamespace+"/pods", &pods)
+	if len(pods.Items) != 1 || len(pods.Items[0].Containers) != 1 {
+		t.Fatalf("metrics of the pods: %+v, want one pod with one container", pods)
+	}
 	usage := pods.Items[0].Containers[0].Usage
-	if cpu := usage.Cpu().MilliValue(); len(pods.Items) != 1 || cpu < 240 || cpu > 260 || usage.Memory().String() != "8Mi" {
+	if cpu := usage.Cpu().MilliValue(); cpu < 240 || cpu > 260 || usage.Memory().String() != "8Mi" {
 		t.Errorf("metrics of the pods: %+v", pods)
 	}
 	text, err := rest.Get().AbsPath(metricsPath+"nodes").SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)

@@ -251,6 +251,9 @@ func TestSupportPart(t *testing.T) {
 		"large":  {Name: "large", Problem: "the bundle would have more than 256.0 MiB with it"},
 		"spills": {Name: "spills", Problem: "bad: https://(redacted)@c"},
 	}
+	if len(b.index.Parts) != len(want) {
+		t.Errorf("the index has %d parts, want %d", len(b.index.Parts), len(want))
+	}
 	for _, p := range b.index.Parts {
 		if p != want[p.Name] {
 			t.Errorf("got %+v, want %+v", p, want[p.Name])

@@ -30,7 +30,7 @@ func TestScripts(t *testing.T) {
 	}, scripttest.Commands[*script]{
 		"object":  (*script).setObject,  // object [release=2.0.0] [permit=2.0.0 [life=5m]]
 		"machine": (*script).setMachine, // machine 1.0.0 [phase to from [reason]]
-		"log":     (*script).setLog,     // log x: an upgrade log of 40 lines
+		"log":     (*script).setLog,     // log: an upgrade log of 40 lines
 		// drain [PHASE EVICTED LEFT [POD BUDGET MESSAGE]]: the drain of the node, or none
 		"drain":   (*script).setDrain,
 		"problem": (*script).setProblem, // problem [text]: the machine has this problem, or none
@@ -124,8 +124,8 @@ func (s *script) setMachine(args []string) string {
 	return ""
 }
 
-func (s *script) setLog(args []string) string {
-	for i := range len(args[0]) * 40 {
+func (s *script) setLog([]string) string {
+	for i := range 40 {
 		s.state.Upgrade.Log = append(s.state.Upgrade.Log, fmt.Sprintf("line %d of a boot that failed", i))
 	}
 	return ""

@@ -393,9 +393,7 @@ func TestHostChanges(t *testing.T) {
 		head + `"claim":null,` + standby + `}}`,
 		head + `"approval":null,"claim":null,` + standby + `}}`,
 	}
-	for i, line := range got() {
-		if line != want[i] {
-			t.Errorf("%d: %s, want %s", i, line, want[i])
-		}
+	if lines := got(); !slices.Equal(lines, want) {
+		t.Errorf("the requests are\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -214,7 +214,11 @@ func TestDiff(t *testing.T) {
 		{"a volume", func(f *File) { f.Machines[2].Volumes[0].Spec["size"] = "3GiB" }, []string{"machine w1: Volume[fast].spec.size: 2GiB → 3GiB"}},
 		{"add-ons", func(f *File) {
 			f.Addons = []Document{{Metadata: map[string]any{"name": "new"}, Spec: map[string]any{"namespace": "n"}}}
-		}, []string{"Addon[new].spec.namespace: (none) → n", "Addon[web].spec"}},
+		}, []string{
+			"Addon[new].spec.namespace: (none) → n", "Addon[web].spec.healthyWithin: 10m → (none)", `Addon[web].spec.manifests: ["(redacted)"] → (none)`,
+			"Addon[web].spec.namespace: web → (none)", "Addon[web].spec.rights.clusterAdmin: false → (none)", "Addon[web].spec.rights.namespaceAdmin: true → (none)",
+			"Addon[web].spec.scope.cluster: false → (none)", `Addon[web].spec.scope.namespaces: ["web"] → (none)`,
+		}},
 	} {
 		f := shop(t)
 		test.change(f)
@@ -229,7 +233,7 @@ func TestDiff(t *testing.T) {
 				t.Errorf("%s: the lines %q lack %q", test.name, got, want)
 			}
 		}
-		if (len(got) == 0) != (len(test.want) == 0) {
+		if len(got) != len(test.want) {
 			t.Errorf("%s: the lines are %q, want %q", test.name, got, test.want)
 		}
 	}

@@ -288,7 +288,7 @@ func TestShutdownOutOfTimeKillsAndSaysWhom(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	err := b.Shutdown(ctx)
-	if err == nil || !strings.Contains(err.Error(), "services a, b: killed") || strings.Contains(err.Error(), "still there") {
+	if err == nil || !strings.Contains(err.Error(), "services a, b: killed") || strings.Contains(err.Error(), "still running") {
 		t.Errorf("error %v", err)
 	}
 	if err := b.Set(nil); !errors.Is(err, ErrShutdown) {
