@@ -367,16 +367,15 @@ func TestLinks(t *testing.T) {
 // plus the directories above these files. A file does not count after all its names are copied.
 func TestTooManyLinks(t *testing.T) {
 	for _, c := range []struct {
-		what   string
-		deep   int  // depth of the directories
-		inside bool // all names are in the copied directory
-		most   int
-		fits   bool
+		what string
+		deep int // depth of the directories
+		most int
+		fits bool
 	}{
-		{"nine files and the root", 0, false, 10, true},
-		{"nine files and the root, one too many", 0, false, 9, false},
-		{"nine files, the root and three directories", 3, false, 13, true},
-		{"nine files, the root and three directories, one too many", 3, false, 12, false},
+		{"nine files and the root", 0, 10, true},
+		{"nine files and the root, one too many", 0, 9, false},
+		{"nine files, the root and three directories", 3, 13, true},
+		{"nine files, the root and three directories, one too many", 3, 12, false},
 	} {
 		from, to, outside := t.TempDir(), t.TempDir(), t.TempDir()
 		linksAt(t, 9, chain(t, from, "n", c.deep), chain(t, outside, "n", 0))
