@@ -27,7 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// keyManaged is a control-plane machine whose API server can use a key manager.
+// keyManaged is a control-plane machine with an API server that can use a key manager.
 type keyManaged struct {
 	machine
 	t           *testing.T

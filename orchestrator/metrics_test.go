@@ -262,8 +262,9 @@ func (k *fakeKubelet) grows(ctx context.Context, t *testing.T) {
 	}
 }
 
-// readers checks that a user who may read the pods of a namespace may also read the metrics of
-// these pods, but not those of other namespaces. A user without rights may read no metrics.
+// readers checks that a user with the right to read the pods of a namespace may also read the
+// metrics of these pods, but not those of other namespaces. A user without rights may read no
+// metrics.
 func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	nobody := m.client(t, "nobody")
 	for _, path := range []string{"nodes", "nodes/" + measuredNode, "pods"} {

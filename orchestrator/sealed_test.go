@@ -372,7 +372,7 @@ func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes
 		return err == nil && strings.Contains(view.String(), "shop.example.com")
 	})
 	// The namespace controller deletes the objects in a deleted namespace, among them a role with a
-	// name of the system. The garbage collector deletes an object whose owner does not exist.
+	// name of the system. The garbage collector deletes an object if its owner does not exist.
 	must(second(root.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{})))
 	must(second(root.RbacV1().Roles("left").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "system:left"}}, metav1.CreateOptions{})))
 	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "gone"}}}}

@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// TestVerifySBOM checks that verifySBOM rejects a document whose digest is not that in the
+// TestVerifySBOM checks that verifySBOM rejects a document if its digest is not that in the
 // statement. If the user has named trusted keys, it also rejects a statement that none of these
 // keys has signed.
 func TestVerifySBOM(t *testing.T) {

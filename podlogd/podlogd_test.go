@@ -157,7 +157,7 @@ func numbered(from, to int) (texts []string) {
 }
 
 // rotate renames the present file and compresses the file of the previous rotation, like the
-// kubelet. The new name contains a time whose seconds are second.
+// kubelet. The new name contains a time with the seconds second.
 func (b *bench) rotate(second int) {
 	b.t.Helper()
 	at := filepath.Join(b.dir, container)

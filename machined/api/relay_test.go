@@ -213,7 +213,7 @@ func TestRelayLimits(t *testing.T) {
 	}
 }
 
-// brokenStream is a stream whose caller has disconnected.
+// brokenStream is a stream after its caller has disconnected.
 type brokenStream struct {
 	grpc.BidiStreamingServer[api.RelayData, api.RelayData]
 	ctx context.Context
@@ -227,7 +227,7 @@ func (brokenStream) Send(*api.RelayData) error {
 	return status.Error(codes.Unavailable, "transport is closing")
 }
 
-// closedConn is a connection whose Close fails, because the connection is closed already.
+// Close of closedConn fails, because the connection is closed already.
 type closedConn struct{ net.Conn }
 
 // Close implements net.Conn.

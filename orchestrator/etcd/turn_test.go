@@ -117,7 +117,7 @@ func TestTurn(t *testing.T) {
 	if got := take(first, false); got != holder {
 		t.Errorf("a turn without a lease blocks: %s has the turn", got)
 	}
-	for _, p := range all { // the leader, and machines whose etcd has to ask the leader
+	for _, p := range all { // the leader, and machines with an etcd that has to ask the leader
 		p.withClient(func(ctx context.Context, c *clientv3.Client) {
 			have, err := readTurn(ctx, c)
 			if err != nil {

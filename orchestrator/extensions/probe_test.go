@@ -71,8 +71,8 @@ func TestProber(t *testing.T) {
 	}
 }
 
-// TestSlowConverters checks a definition whose probe waits for slow converters of other definitions
-// until the time for all probes has expired. The definition retains its earlier result.
+// TestSlowConverters checks a definition with a probe that waits for slow converters of other
+// definitions until the time for all probes has expired. The definition retains its earlier result.
 func TestSlowConverters(t *testing.T) {
 	var reading sync.WaitGroup
 	reading.Add(maxReads)

@@ -60,7 +60,7 @@ func newKey() (k keyPair) {
 type stored struct {
 	signtest.Blobs
 	// The maps have digests by name: of signatures that the machine has fetched, of imported
-	// signatures, of signatures in the registry, and of the images whose signatures are pinned.
+	// signatures, of signatures in the registry, and of the images with pinned signatures.
 	here, local, remote, pinned map[string]string
 	down                        error // the error of the registry, if it does not answer
 	fetched                     int

@@ -32,7 +32,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// parsed returns the completed options of an API server whose files are in a temporary directory,
+// parsed returns the completed options of an API server with files in a temporary directory,
 // and which listens on a free port.
 func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()

@@ -31,7 +31,7 @@ func (refuses) Validate(context.Context, admission.Attributes, admission.ObjectI
 	return errNo
 }
 
-// asked is a request: who its caller is, the operation how, the resource, and the subresource part.
+// asked is a request: its caller who, the operation how, the resource, and the subresource part.
 type asked struct {
 	who             string
 	groups          []string

@@ -9,7 +9,7 @@ import (
 )
 
 // answers is a transport that answers each request with the HTTP status, as if over TLS from a
-// server whose certificate has the common name.
+// server with the common name in its certificate.
 type answers struct {
 	status int
 	name   string

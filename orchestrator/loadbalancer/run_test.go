@@ -228,7 +228,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestLostAnswers checks writes whose answer is lost: the controller finds out whether the write
+// TestLostAnswers checks writes with a lost answer: the controller finds out whether the write
 // was applied before it assigns further addresses. A write for one Service that is always rejected
 // does not block other Services.
 func TestLostAnswers(t *testing.T) {

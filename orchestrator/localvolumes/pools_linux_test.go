@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestMissingDisk checks a pool whose disk is missing. The node rejects the volumes of the pool,
+// TestMissingDisk checks a pool without its disk. The node rejects the volumes of the pool,
 // and reports none of them as removed. When the disk returns, the pool works again. The pool on
 // DATA is not affected.
 func TestMissingDisk(t *testing.T) {

@@ -100,7 +100,7 @@ func TestPoolCapacities(t *testing.T) {
 	}
 }
 
-// TestReadNodes checks that readNodes returns a pool for each report whose pool has a valid name,
+// TestReadNodes checks that readNodes returns a pool for each report with a valid name of the pool,
 // also after trim. It also checks that the annotations of the pool on DATA and of 4 named pools are
 // together within the limit for an object.
 func TestReadNodes(t *testing.T) {

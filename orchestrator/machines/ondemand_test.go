@@ -70,8 +70,8 @@ func filled[T runtime.Object](t *testing.T, example T, objects ...T) cache.Share
 	return i
 }
 
-// podsClient returns a client whose list of pods contains all of these pods that match the field
-// selector of the request.
+// podsClient returns a client with a list of pods, which contains all of these pods that match the
+// field selector of the request.
 func podsClient(pods *[]corev1.Pod) *fake.Clientset {
 	client := fake.NewClientset()
 	client.PrependReactor("list", "pods", func(a kubetesting.Action) (bool, runtime.Object, error) {

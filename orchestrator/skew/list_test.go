@@ -17,7 +17,7 @@ import (
 )
 
 // TestReadServer checks the result of readServer for an API server that emulates another minor
-// version, for API servers that do not, and for servers whose response is not a version.
+// version, for API servers that do not, and for servers with a response that is no version.
 func TestReadServer(t *testing.T) {
 	for _, test := range []struct {
 		answer string

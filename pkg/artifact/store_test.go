@@ -157,7 +157,7 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// endless is a source whose layers are followed by an endless stream of zeros.
+// endless is a source with layers that are followed by an endless stream of zeros.
 type endless struct {
 	*shelf
 	read int

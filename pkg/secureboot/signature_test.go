@@ -7,8 +7,8 @@ import (
 	"golang.org/x/crypto/cryptobyte/asn1"
 )
 
-// TestReadAlgorithm checks that readAlgorithm accepts an AlgorithmIdentifier whose parameters are
-// absent or NULL, and rejects all other parameters. RFC 8017, A.1 and A.2.4, permits these two.
+// TestReadAlgorithm checks that readAlgorithm accepts an AlgorithmIdentifier with absent or NULL
+// parameters, and rejects all other parameters. RFC 8017, A.1 and A.2.4, permits these two.
 func TestReadAlgorithm(t *testing.T) {
 	for _, c := range []struct {
 		name       string

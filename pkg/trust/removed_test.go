@@ -17,7 +17,7 @@ func TestRemoveWithoutName(t *testing.T) {
 }
 
 // TestFullListForgets checks that a full list of revocations drops only the oldest revocation of a
-// machine whose certificates have all expired. A merge with a peer does not add the dropped
+// machine with expired certificates only. A merge with a peer does not add the dropped
 // revocation again.
 func TestFullListForgets(t *testing.T) {
 	at := func(days int) time.Time { return noon.Add(-time.Duration(days) * 24 * time.Hour) }

@@ -20,7 +20,7 @@ func node(status core.ConditionStatus) *core.Node {
 }
 
 // TestUntil checks that the function until starts another watch after a rejected watch, and after a
-// watch that has ended. It ignores an event whose object is no Node.
+// watch that has ended. It ignores an event of an object that is no Node.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -84,7 +84,7 @@ type world struct {
 	machines []*simulated
 	policy   Policy
 	crashes  bool
-	broken   map[string]bool // the releases whose trial fails
+	broken   map[string]bool // the releases with a failing trial
 	release  int             // the newest release
 	absent   time.Time       // the time until which the controllers have no leader
 	// evaluated is the number of machines that had the release when the gates were evaluated.
