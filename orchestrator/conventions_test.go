@@ -24,9 +24,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// conventions checks that the API follows the conventions of Kubernetes (NA-10 to NA-12, NA-18,
-// NA-20 to NA-25). Upstream implements them; the test shows that our API server has all parts of
-// the implementation.
+// conventions checks that the API follows the conventions of Kubernetes. Upstream implements them;
+// the test shows that our API server has all parts of the implementation.
 func conventions(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	t.Run("accounts", func(t *testing.T) { accounts(ctx, t, admin) })
 	t.Run("defaults", func(t *testing.T) { defaults(ctx, t, admin) })
@@ -239,8 +238,8 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 }
 
 // endPods creates 30 pods that have ended. The returned function waits until only limit of them
-// exist: the value of FinishedPods in the specification of the node (NX-42). Upstream deletes the
-// excess pods every 20 s.
+// exist: the value of FinishedPods in the specification of the node. Upstream deletes the excess
+// pods every 20 s.
 func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, limit int) (check func(t *testing.T)) {
 	const namespace = "ended"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {

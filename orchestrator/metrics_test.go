@@ -183,8 +183,7 @@ func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 }
 
 // resourceMetrics checks that authorized users can read the metrics of nodes and pods, that the
-// autoscaler uses these metrics, and that a client that bypasses the API server cannot read them
-// (GV-12, RM-21, NA-36, SR-09, SL-58, MX-04).
+// autoscaler uses these metrics, and that a client that bypasses the API server cannot read them.
 func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, k *fakeKubelet) {
 	rest := admin.Discovery().RESTClient()
 	registrations := registration.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).APIServices()

@@ -213,7 +213,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	if got := read(t, s.files.Hosts); !strings.Contains(got, "192.0.2.55 given\n") {
 		t.Errorf("hosts is %q", got)
 	}
-	if got := s.state; len(st.Addresses()) != 1 || st.Addresses()[0] != netip.MustParseAddr("192.0.2.55") {
+	if got := st.Addresses(); len(got) != 1 || got[0] != netip.MustParseAddr("192.0.2.55") {
 		t.Errorf("addresses are %v", got)
 	}
 }

@@ -54,7 +54,7 @@ data: {count: 1}
 		if o.Body.GetLabels()[Label] != "web" || o.Body.GetNamespace() != o.Namespace {
 			t.Errorf("%s: labels %v, namespace %q", o, o.Body.GetLabels(), o.Body.GetNamespace())
 		}
-		if o.Name == "a" && o.Body.GetLabels()["x"] != "y" && o.Kind != "ConfigMap" {
+		if o.Name == "a" && o.Body.GetLabels()["x"] != "y" {
 			t.Errorf("%s has lost its label", o)
 		}
 		if o.Kind == "Secret" {
