@@ -23,7 +23,7 @@ func parseModule(t *testing.T, name string) *modfile.File {
 	return f
 }
 
-// selected returns the versions of the required modules whose path has one of the prefixes, by
+// selected returns the versions of the required modules with one of the prefixes, by
 // path. If a replace line replaces a module, its version is that of the replacement.
 func selected(f *modfile.File, prefixes ...string) map[string]string {
 	versions := map[string]string{}

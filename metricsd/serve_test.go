@@ -88,7 +88,7 @@ func newBenchIn(t *testing.T, root string) *bench {
 }
 
 // process handles the requests to the sockets of the other processes. If b.answer is nil, process
-// sends a metric whose name contains the path.
+// sends a metric with the path in its name.
 func (b *bench) process(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == nodespec.AuthorizeMetrics {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")

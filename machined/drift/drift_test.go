@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// saidDrift is a domain whose drift a test sets. It counts the calls of diff.
+// saidDrift is a domain with a drift that a test sets. It counts the calls of diff.
 type saidDrift struct {
 	mu    sync.Mutex
 	lines []string
@@ -81,8 +81,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestDriftHangs checks that a domain whose diff hangs does not delay the callers. Until this diff
-// returns, the domain has a problem, and its diff is not called again.
+// TestDriftHangs checks that a domain with a hanging diff does not delay the callers. Until this
+// diff returns, the domain has a problem, and its diff is not called again.
 func TestDriftHangs(t *testing.T) {
 	host, back, asked := &saidDrift{}, make(chan struct{}), atomic.Int32{}
 	hangs := func(context.Context) ([]string, error) {

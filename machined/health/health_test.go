@@ -65,7 +65,7 @@ func TestAdd(t *testing.T) {
 }
 
 // TestWear checks that only a disk with a problem makes the machine unhealthy. A worn disk is
-// mentioned, and a disk whose wear is unknown is not.
+// mentioned, and a disk with unknown wear is not.
 func TestWear(t *testing.T) {
 	worn := wear.Disk{Path: "/dev/nvme0n1", Remark: "worn"}
 	failing := wear.Disk{Path: "/dev/sda", Serial: "S", Problem: "failing"}

@@ -126,7 +126,7 @@ func TestClaimedDocuments(t *testing.T) {
 }
 
 // TestAdopter checks in which states a machine applies the configuration of a template. Apply must
-// be called with the operator who has signed the template as the caller.
+// be called with the signer of the template as the caller.
 func TestAdopter(t *testing.T) {
 	c := newAdoptTest(t)
 	from := netip.MustParseAddr("10.0.0.11")

@@ -159,7 +159,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestRemovals checks that only a member whose name is derived from its key, as by a claim, is
+// TestRemovals checks that only a member with a name derived from its key, as by a claim, is
 // removed, and that a failed removal is repeated after removalInterval.
 func TestRemovals(t *testing.T) {
 	c := newClaimsTest(t)

@@ -221,7 +221,7 @@ func TestStoppable(t *testing.T) {
 	}
 }
 
-// TestUnexamined checks that a disk whose content is unknown, or which is a member of a RAID, is
+// TestUnexamined checks that a disk with unknown content, or which is a member of a RAID, is
 // treated as a disk with data: an installation wipes it only if the configuration names it (Wipe).
 func TestUnexamined(t *testing.T) {
 	for _, table := range []string{"content that cannot be examined: no answer within 15s", "content that has not been examined", "a whole-disk Linux RAID member",

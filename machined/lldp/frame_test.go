@@ -84,7 +84,7 @@ func TestDecode(t *testing.T) {
 }
 
 // TestDecodeRejects checks that decode rejects incomplete frames, frames of another protocol, and
-// frames whose mandatory TLVs are missing or invalid.
+// frames with missing or invalid mandatory TLVs.
 func TestDecodeRejects(t *testing.T) {
 	whole := frameOf(chassis, port, ttl, tlv(typeSystemName, "leaf1"), end)
 	for i := range whole {

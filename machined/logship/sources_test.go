@@ -93,8 +93,8 @@ func TestKubernetesAudit(t *testing.T) {
 	}
 }
 
-// TestKubernetesAuditLater checks a log whose directory appears after the start of the source,
-// because the disk is mounted later. The source must begin after the stored position.
+// TestKubernetesAuditLater checks a log with a directory that appears after the start of the
+// source, because the disk is mounted later. The source must begin after the stored position.
 func TestKubernetesAuditLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	stop := errors.New("stop")

@@ -121,7 +121,7 @@ func TestCollectNodes(t *testing.T) {
 	looks(1 + nodeGCChecks)
 
 	// After a boot, the checks start again, because their progress is unknown. There are no checks
-	// for machines whose certificate has expired.
+	// for machines with an expired certificate.
 	a.NodeGC.remaining = nil
 	looks(nodeGCChecks)
 	long := controlPlane(t)

@@ -403,9 +403,9 @@ func TestEncoding(t *testing.T) {
 	}
 }
 
-// TestUnknownLength checks blobs whose length the mirror does not announce. If such a blob does not
-// match its digest, the client gets an error before the end of the blob, and the proxy skips the
-// mirror for some time.
+// TestUnknownLength checks blobs if the mirror does not announce their length. If such a blob does
+// not match its digest, the client gets an error before the end of the blob, and the proxy skips
+// the mirror for some time.
 func TestUnknownLength(t *testing.T) {
 	content := strings.Repeat("x", smallBlob+1)
 	var probes atomic.Int32

@@ -73,7 +73,7 @@ type world struct {
 	faultless bool
 	// certified maps each ticket to the machines that got certificates with it.
 	certified map[string]*certified
-	removed   map[string]bool // tickets whose removal any machine has recorded
+	removed   map[string]bool // tickets with a removal that any machine has recorded
 }
 
 // certified describes the machines that got certificates with a ticket.
