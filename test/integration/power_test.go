@@ -38,6 +38,6 @@ func (s *story) downVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(exit.Err())
 	s.note("machine %s is off: %s", args[0], exit)
 	if len(args) > 2 && exit.Reason != args[2] {
-		ts.Fatalf("machine %s is off for another reason: %s", args[0], exit)
+		ts.Fatalf("machine %s is off for an unexpected reason: %s", args[0], exit)
 	}
 }
