@@ -56,6 +56,10 @@ func tracesOf(path string, value any, traces map[string]string) {
 		for name, part := range v {
 			tracesOf(path+"."+name, part, traces)
 		}
+	case []any: // the items have the path of the list
+		for _, part := range v {
+			tracesOf(path, part, traces)
+		}
 	case string:
 		block, _ := pem.Decode([]byte(v))
 		switch {

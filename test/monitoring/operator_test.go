@@ -55,7 +55,7 @@ func TestPrometheusOperator(t *testing.T) {
 		}
 	}
 	if len(scrapes) < 10 || len(rules) != 1 || len(rules[0].Spec.Groups) < 2 {
-		t.Errorf("the file has %d ScrapeConfigs and %d PrometheusRules, want 10 or more, and one with two groups or more", len(scrapes), len(rules))
+		t.Fatalf("the file has %d ScrapeConfigs and %d PrometheusRules, want 10 or more, and one with two groups or more", len(scrapes), len(rules))
 	}
 	for _, s := range scrapes {
 		checkScrape(t, s, secrets, account)
