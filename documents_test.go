@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// lenient are the files that may decode YAML without package strictyaml. The reason says why no
-// value of an operator's document is lost.
+// lenient are the files that may decode YAML without package strictyaml. The text of an entry says
+// why no value of an operator's document is lost.
 var lenient = map[string]string{
 	"imager/profile.go":                         "yaml.v3 with KnownFields, which rejects fields that occur twice, and a check for a second document",
 	"orchestrator/addons/object.go":             "the schema belongs to Kubernetes; strictyaml.Repeated finds fields that occur twice",
@@ -15,12 +15,12 @@ var lenient = map[string]string{
 	"orlopctl/rotation/ca.go":                   "an answer of a machine",
 	"orlopctl/rotation/roles.go":                "an answer of a machine",
 	"pkg/config/lookalike.go":                   "only guesses the type of a file",
-	"pkg/config/merge.go":                       "plain rejects fields that occur twice, and the result is parsed as a configuration",
+	"pkg/config/merge.go":                       "checkPlain rejects fields that occur twice, and the result is parsed as a configuration",
 	"pkg/config/parse.go":                       "the decoder of the configuration itself",
 	"pkg/config/reference.go":                   "a file of this repository",
 	"pkg/config/schema/schema.go":               "a generated text",
 	"pkg/machineapi/definitions/definitions.go": "files of this repository, decoded without unknown fields",
-	"pkg/config/validate_addon.go":              "the schema belongs to Kubernetes; repeated finds fields that occur twice",
+	"pkg/config/validate_addon.go":              "the schema belongs to Kubernetes; duplicateKey finds fields that occur twice",
 }
 
 // TestDocumentsAreStrict checks that package strictyaml decodes each document of an operator.

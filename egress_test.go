@@ -10,8 +10,8 @@ import (
 
 // ownConnections are the files of the machine's programs that use the HTTP or TLS packages
 // directly, with the reason. Package egress applies the proxy and the CAs of the site. All
-// connections to servers outside the cluster need it, except connections to servers with a CA of
-// their own.
+// connections to servers outside the cluster use package egress, except connections to servers with
+// a CA of their own.
 var ownConnections = map[string]string{
 	"apid/credentials.go":                    "it is the server of the management API",
 	"metricsd/files.go":                      "it is the server of the metrics",
@@ -32,10 +32,10 @@ var ownConnections = map[string]string{
 	"orchestrator/health/probe.go":           "components of this machine",
 	"orchestrator/metrics/scrape.go":         "kubelets of the cluster",
 	"orchestrator/offlineapi/run.go":         "it is the offline API server",
-	"pkg/admission/claim/signature.go":       "the operator's CA of a signature; no connection",
+	"pkg/admission/claim/signature.go":       "it selects the operator's CA for a signature, and makes no connection",
 	"pkg/client/client.go":                   "the management API of machines",
 	"pkg/client/exchange.go":                 "the management API of machines",
-	"pkg/egress/dial.go":                     "the proxy itself",
+	"pkg/egress/dial.go":                     "it is package egress, which connects to the proxy",
 	"pkg/egress/egress.go":                   "it is package egress",
 	"pkg/egress/forward.go":                  "it is package egress",
 	"pkg/machineprovider/redfish/config.go":  "management controllers, in a network of the site",

@@ -15,9 +15,9 @@ import (
 var firstProcesses = []string{"machined", "init"}
 
 // unguarded are the functions that may start a goroutine without recovery of panics, as "PACKAGE
-// FUNCTION", with the reason.
+// FUNCTION", with the reason. In a reason, "it" is the goroutine.
 var unguarded = map[string]string{
-	"machined main":                      "the reaper, without which no process ends; the boot, whose steps are guarded each; the watchdog, whose end resets the machine",
+	"machined main":                      "the reaper, without which no process ends; the boot, each step of which is guarded; the watchdog feeder, the end of which resets the machine",
 	"machined/power WatchdogDeps.alive":  "its end resets the machine",
 	"machined/power WatchdogFeeder.Run":  "its end resets the machine",
 	"machined/power Controller.Shutdown": "its end resets the machine, which shuts down in any case",
@@ -156,8 +156,8 @@ func (p *sources) add(f file) {
 	}
 }
 
-// each calls do for all code of the package that runs on a new goroutine. where is the name of the
-// function that starts the goroutine.
+// each calls the function do for all code of the package that runs on a new goroutine. The argument
+// where is the name of the function that starts the goroutine.
 func (p *sources) each(do func(where string, code ast.Node)) {
 	for _, d := range p.decls {
 		where := "(package level)"

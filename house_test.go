@@ -20,8 +20,8 @@ import (
 
 const module = "github.com/orlop-os/orlop"
 
-// layer is a set of packages. They may import packages of lower layers, and each other only if
-// peers is true. "/..." includes the packages below.
+// layer is a set of packages. These packages may import packages of lower layers. They may import
+// each other only if peers is true. "/..." includes the packages below.
 type layer struct {
 	name     string
 	peers    bool
@@ -80,7 +80,7 @@ var layers = []layer{
 // package of pkg imports only engines of a lower rank.
 var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2}
 
-// withoutEngines are the programs that import only packages of pkg, and of the engines only cell.
+// withoutEngines are the programs that import only packages of pkg, and no engine except pkg/cell.
 var withoutEngines = []string{"init", "apid", "metricsd/...", "podlogd", "imager/..."}
 
 // heavy are the packages that may link Kubernetes itself. Other packages may not, because
@@ -212,11 +212,11 @@ func TestArrows(t *testing.T) {
 			case above > from:
 				t.Errorf("%s imports %s: the layer %q is below %q", f.path, to, layers[from].name, layers[above].name)
 			case above == from && !layers[from].peers:
-				t.Errorf("%s imports %s: %s never import each other", f.path, to, layers[from].name)
+				t.Errorf("%s imports %s: packages of the layer %q must not import each other", f.path, to, layers[from].name)
 			case strings.HasPrefix(f.pkg, "pkg/") && engines[root(to)] >= engines[root(f.pkg)] && engines[root(to)] > 0:
-				t.Errorf("%s imports %s: the order of pkg is leaves, cell, then reconcile and supervise", f.path, to)
+				t.Errorf("%s imports %s: in pkg, a package may import only engines of a lower rank (house_test.go)", f.path, to)
 			case matchAny(withoutEngines, f.pkg) && (engines[root(to)] > 1 || !strings.HasPrefix(to, "pkg/")):
-				t.Errorf("%s imports %s: %s may import only pkg, and no engine but cell", f.path, to, root(f.pkg))
+				t.Errorf("%s imports %s: %s may import only packages of pkg, and no engine except cell", f.path, to, root(f.pkg))
 			}
 		}
 	}
@@ -271,7 +271,7 @@ func TestNames(t *testing.T) {
 	bad := regexp.MustCompile(`(^|/)(utils?|common|helpers?|misc|base|constants?)(/|$)`)
 	for _, f := range files(t) {
 		if bad.MatchString(f.pkg) {
-			t.Errorf("package %s: name it by what it does", f.pkg)
+			t.Errorf("package %s: choose a name that says what the package does", f.pkg)
 		}
 	}
 }
@@ -317,7 +317,7 @@ func TestLimits(t *testing.T) {
 	limits := map[string]int{"function": maxLines, "struct": maxFields, "methods": maxMethods}
 	for name, n := range measure(t) {
 		if kind, _, _ := strings.Cut(name, " "); n > limits[kind] {
-			t.Errorf("%s: %d, and the limit is %d; split it by subject", name, n, limits[kind])
+			t.Errorf("%s: %d, and the limit is %d; split this code by subject", name, n, limits[kind])
 		}
 	}
 }

@@ -23,8 +23,8 @@ func parseModule(t *testing.T, name string) *modfile.File {
 	return f
 }
 
-// selected returns the versions of the required modules with one of the prefixes, by path. A
-// replacement counts instead of the required version.
+// selected returns the versions of the required modules with one of the prefixes, by
+// path. If a replace line replaces a module, its version is that of the replacement.
 func selected(f *modfile.File, prefixes ...string) map[string]string {
 	versions := map[string]string{}
 	has := func(path string) bool {
@@ -60,14 +60,14 @@ func TestOneEtcd(t *testing.T) {
 	}
 	for _, r := range f.Replace {
 		if strings.HasPrefix(r.Old.Path, prefix) {
-			t.Errorf("%s is replaced: the build uses another version than the one above", r.Old.Path)
+			t.Errorf("%s is replaced: the build uses the version of the replacement, not that of the require line", r.Old.Path)
 		}
 	}
 }
 
 // TestBaselineVersions checks that the baseline of the benchmarks has the same versions of
-// Kubernetes, etcd and Go as the image. The baseline uses the container runtime of
-// imager/components itself.
+// Kubernetes, etcd and Go as the image. The container runtime needs no check, because the baseline
+// uses that of the image (imager/components).
 func TestBaselineVersions(t *testing.T) {
 	const file = "test/bench/baseline/go.mod"
 	ours, theirs := parseModule(t, "go.mod"), parseModule(t, file)
@@ -76,7 +76,7 @@ func TestBaselineVersions(t *testing.T) {
 		toolchain = theirs.Toolchain.Name
 	}
 	if toolchain != ours.Toolchain.Name {
-		t.Errorf("%s: the toolchain is %q, and %q in go.mod", file, toolchain, ours.Toolchain.Name)
+		t.Errorf("%s: the toolchain is %q, but %q in the go.mod file of the image", file, toolchain, ours.Toolchain.Name)
 	}
 	prefixes := []string{"k8s.io/", "go.etcd.io/"}
 	want, got := selected(ours, prefixes...), selected(theirs, prefixes...)

@@ -170,8 +170,9 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// scrapeConfig is the configuration of Prometheus in prometheus.yaml. The decoder rejects other
-// fields, because prometheus-operator.yaml would not get them.
+// scrapeConfig is the configuration of Prometheus in prometheus.yaml. Tests write
+// prometheus-operator.yaml from these fields (prometheusoperator_test.go). Therefore the decoder
+// rejects any other field: prometheus-operator.yaml would lack it.
 type scrapeConfig struct {
 	Global struct {
 		Interval string `yaml:"scrape_interval"`
@@ -242,7 +243,7 @@ func TestScrapeConfig(t *testing.T) {
 	for _, j := range config.Jobs {
 		last := j.Relabel[len(j.Relabel)-1]
 		if j.Scheme != "https" || last.Target != "__address__" {
-			t.Errorf("job %+v", j)
+			t.Errorf("a job without HTTPS, or whose last rule does not set the address: %+v", j)
 		}
 		if want, ok := others[j.Name]; ok {
 			if got := last.Replacement + " " + j.Path; got != want {
@@ -253,7 +254,7 @@ func TestScrapeConfig(t *testing.T) {
 		}
 		found = append(found, j.Path)
 		if j.Path != "/metrics/"+j.Name || last.Replacement != "$1:10262" || paths.PortMetricsd != 10262 {
-			t.Errorf("job %+v", j)
+			t.Errorf("a job of metricsd with another path or port: %+v", j)
 		}
 	}
 	slices.Sort(found)

@@ -145,7 +145,7 @@ func accountOf(t *testing.T, objects []yaml.Node) string {
 func scrapeSpecOf(t *testing.T, interval string, j scrapeJob) scrapeSpec {
 	t.Helper()
 	if j.Authorization.File != accountFiles+"token" || j.TLS.CA != accountFiles+"ca.crt" || len(j.Discovery) != 1 || j.Discovery[0].Role != "node" {
-		t.Errorf("job %s has other credentials or another discovery, which ScrapeConfigs do not get: %+v", j.Name, j)
+		t.Errorf("job %s has other credentials or another discovery, which scrapeSpecOf does not translate: %+v", j.Name, j)
 	}
 	var authorization operatorAuthorization
 	authorization.Credentials.Name, authorization.Credentials.Key = tokenSecret, "token"

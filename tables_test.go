@@ -25,7 +25,7 @@ func namedTests(t *testing.T) map[string]bool {
 	return tests
 }
 
-// tableOf returns the rows of the table with a header in a document. A row is a list of cells.
+// tableOf returns the rows of the table with this header in a document. A row is a list of cells.
 func tableOf(t *testing.T, path, header string) (rows [][]string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -18,8 +18,8 @@ var attackers = []string{
 
 // TestThreatsTable checks the two tables of docs/threats.md. Both have the attackers in the same
 // order. The first table has a row with position, gain and advice for each attacker. The second
-// table has a row or more with a defense for each attacker. Each defense names a limit, or a test
-// or story that exists.
+// table has at least one row with a defense for each attacker. Each defense names a limit, or a
+// test or story that exists.
 func TestThreatsTable(t *testing.T) {
 	const page = "docs/threats.md"
 	var gains, defenses []string

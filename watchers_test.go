@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestWatchersAdvance checks that a loop that waits for a watcher of package cell also reads it.
+// TestWatchersAdvance checks that a loop that waits for a watcher of package cell also reads the
+// watcher.
 // The channel of Watcher.Changed stays closed until Watcher.Current or Watcher.Next reads the new
 // value, so a loop without the read never waits and takes a whole processor.
 func TestWatchersAdvance(t *testing.T) {
@@ -74,6 +75,7 @@ func watcherCall(call *ast.CallExpr) (name, method string) {
 	return "", ""
 }
 
+// TestUnread checks the number of watchers that unread returns for a loop.
 func TestUnread(t *testing.T) {
 	for text, want := range map[string]int{
 		"for { w.Current(); <-w.Changed() }":                                            0,

@@ -34,8 +34,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
-// TestEveryMethodAsEveryRole calls each method of the API over TLS with each role, and checks
-// whether the call reaches the backend.
+// TestEveryMethodAsEveryRole calls each method of the API over TLS with each role. A permitted call
+// must reach the backend. Any other call must fail with PermissionDenied, and leave a line in the
+// audit log.
 func TestEveryMethodAsEveryRole(t *testing.T) {
 	t.Parallel()
 	b := newTestAPI(t)
@@ -68,10 +69,10 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		for _, m := range apiMethods() {
 			method := fullMethod(m)
 			least := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
-			// The expected result does not use the tested code.
+			// The test computes the expected result without the tested code.
 			allowed := tc.role >= least && tc.role <= api.Role_ROLE_ADMIN
 			switch tc.role {
-			case api.Role_ROLE_MACHINE: // machined accepts these from control-plane machines only
+			case api.Role_ROLE_MACHINE: // machined accepts control-plane machines only
 				allowed = allowed || slices.Contains([]string{"/orlop.v1alpha1.Cluster/ReplicateMembership", "/orlop.v1alpha1.Cluster/Vote"}, method)
 			case api.Role_ROLE_LOG_READER:
 				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Events", "/orlop.v1alpha1.Machine/Relay",
@@ -89,7 +90,7 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 			md := b.backend.taken(method)
 			switch {
 			case allowed && (err != nil || md == nil):
-				t.Errorf("%s as %s: got %v, reached the backend: %v; want it to pass", method, tc.name, err, md != nil)
+				t.Errorf("%s as %s: got %v, reached the backend: %v; want no error, and a call of the backend", method, tc.name, err, md != nil)
 			case !allowed && (status.Code(err) != codes.PermissionDenied || md != nil):
 				t.Errorf("%s as %s: got %v, reached the backend: %v; want PermissionDenied, and no call of the backend", method, tc.name, err, md != nil)
 			}
@@ -100,7 +101,7 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 	}
 }
 
-// callRaw makes a call with an empty message and waits for its end.
+// callRaw makes a call with an empty message, waits for the end of the call, and returns its error.
 func callRaw(ctx context.Context, c *client.Client, method string) error {
 	stream, err := c.Conn().NewStream(ctx, &relay.Bidirectional, method, grpc.ForceCodecV2(relay.NewCodec()))
 	if err != nil {
@@ -185,7 +186,7 @@ func TestHandshake(t *testing.T) {
 	if n := len(b.backend.calls); n != 0 {
 		t.Errorf("%d calls reached the backend", n)
 	}
-	eventually(t, "each refused handshake stands in the log", func() bool {
+	eventually(t, "the log has a line for each refused handshake", func() bool {
 		return len(b.log.lines(t, "handshake refused", "")) == len(cases)
 	})
 	if err := callRaw(t.Context(), b.dialWith(good), "/orlop.v1alpha1.Machine/Version"); err != nil {
@@ -258,7 +259,7 @@ func TestMetadata(t *testing.T) {
 }
 
 // TestPassesThrough checks the features of gRPC that a proxy could lose: messages in both
-// directions at once, headers, trailers, the status with its details, and deadlines.
+// directions at the same time, headers, trailers, the status with its details, and deadlines.
 func TestPassesThrough(t *testing.T) {
 	b := newTestAPI(t)
 	detail := &api.Problem{File: "m.yaml", Line: 7, Reason: "unknown field"}
@@ -301,7 +302,7 @@ func TestPassesThrough(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !proto.Equal(got, chunk) {
-			t.Fatal("the message changed on its way")
+			t.Fatal("the echoed message differs from the sent message")
 		}
 	}
 	err = stream.RecvMsg(new(api.ImportImageRequest))
@@ -328,7 +329,7 @@ func TestReadingLeavesNoAuditLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.log.lines(t, "call", ""); len(got) != 0 {
-		t.Errorf("got %v", got)
+		t.Errorf("a call that only reads has the audit lines %v", got)
 	}
 }
 
@@ -353,7 +354,7 @@ func TestDisconnectReachesBackend(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		t.Error("the backend still works for a client that has gone")
+		t.Error("the call of the backend has not ended, although the client has cancelled its call")
 	}
 }
 
@@ -362,7 +363,7 @@ func TestMessageLimit(t *testing.T) {
 	c := b.dial(pki.RoleAdmin)
 	_, err := c.Config.Apply(t.Context(), &api.ApplyRequest{Documents: make([]byte, maxRequest+1)}, grpc.MaxCallSendMsgSize(2*maxRequest))
 	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("got %v", err)
+		t.Errorf("a request that is larger than maxRequest: got %v, want ResourceExhausted", err)
 	}
 }
 
@@ -418,7 +419,7 @@ func TestLongQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want InvalidArgument", err)
 	}
 }
 
@@ -433,7 +434,7 @@ func TestHealthIsAuthorizedFirst(t *testing.T) {
 	}
 	// The client sends no message.
 	if err := stream.RecvMsg(new(healthpb.HealthCheckResponse)); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want PermissionDenied", err)
 	}
 }
 
@@ -467,8 +468,8 @@ func TestCredentialsReload(t *testing.T) {
 	b.dial(pki.RoleReader) // fails the test if it is rejected
 }
 
-// TestConnectionsPerAddress opens as many connections as an address may have. The next connection
-// is rejected, and is accepted after the others are closed.
+// TestConnectionsPerAddress opens as many connections as an address may have. A further connection
+// is rejected. After these connections are closed, a new connection is accepted.
 func TestConnectionsPerAddress(t *testing.T) {
 	b := newTestAPI(t)
 	hangUp := portservertest.Connect(t, b.address, maxPerAddress)
@@ -481,7 +482,7 @@ func TestConnectionsPerAddress(t *testing.T) {
 		t.Error("a connection beyond the limit was served")
 	}
 	hangUp()
-	eventually(t, "a place is free again", func() bool {
+	eventually(t, "apid accepts a connection after the others are closed", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		c, err := client.Dial(ctx, b.endpoint(mustLeaf(t, b.operator, pki.Spec{CN: "a", Usage: pki.Client, TTL: day})))
@@ -519,10 +520,10 @@ func TestJoinRequest(t *testing.T) {
 	b.write(JoinRequestsFile, []byte("yes"))
 	answer, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")})
 	if err != nil || answer.State != joinrequest.Approved || string(answer.Certificate) != "ticket" {
-		t.Errorf("%v, %v", answer, err)
+		t.Errorf("the join request of w1: %v, %v; want approval and a ticket", answer, err)
 	}
 	if answer, err = client.RequestJoin(ctx, e, joinrequest.Request{Name: "w2", CSR: []byte("key")}); err != nil || answer.State != joinrequest.Rejected {
-		t.Errorf("%v, %v", answer, err)
+		t.Errorf("the join request of w2: %v, %v; want a rejection", answer, err)
 	}
 	// Calls still need a certificate, also for a client that offers the protocol of join requests.
 	if conn, err := client.Dial(ctx, e); err == nil {
@@ -534,7 +535,7 @@ func TestJoinRequest(t *testing.T) {
 	if conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", joinrequest.Protocol}}); err == nil {
 		// A TLS 1.3 client gets the error about the missing certificate with its first read.
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || !strings.Contains(err.Error(), "certificate required") {
-			t.Errorf("a client that also offers calls: %d, %v", n, err)
+			t.Errorf("a client without a certificate that offers the protocols of calls and of join requests: read %d bytes, %v", n, err)
 		}
 		_ = conn.Close()
 	}
@@ -543,12 +544,12 @@ func TestJoinRequest(t *testing.T) {
 	stranger.CA = x509.NewCertPool()
 	stranger.CA.AddCert(mustCA(t, "stranger").Cert)
 	if _, err := client.RequestJoin(ctx, stranger, joinrequest.Request{Name: "w1", CSR: []byte("key")}); !errors.Is(err, client.ErrUntrusted) {
-		t.Errorf("%v", err)
+		t.Errorf("a machine with an untrusted CA: got %v, want ErrUntrusted", err)
 	}
 	// An unclaimed machine accepts no join requests.
 	b.write(OperatorCAsFile, nil)
 	if _, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")}); err == nil {
-		t.Error("a machine without an operator was asked")
+		t.Error("an unclaimed machine accepted a join request")
 	}
 }
 
@@ -582,8 +583,8 @@ func TestPairing(t *testing.T) {
 		leaf *pki.Leaf
 		says string
 	}{
-		{"nobody", nil, "the client sent none"},
-		{"the later operator", mustLeaf(t, b.operator, admin), "orlopctl pair"},
+		{"no certificate", nil, "the client sent none"},
+		{"the operator, before pairing", mustLeaf(t, b.operator, admin), "orlopctl pair"},
 		{"a machine of the cluster", mustLeaf(t, b.machine, pki.Spec{CN: "m2", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: day}), "orlopctl pair"},
 	} {
 		if conn, err := client.Dial(ctx, b.endpoint(c.leaf)); err == nil {
@@ -593,7 +594,7 @@ func TestPairing(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	// The connection of a client that offers both protocols is for pairing.
+	// If a client offers the protocols of calls and of pairing, apid selects pairing.
 	conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", pairing.Protocol}})
 	if err != nil {
 		t.Fatal(err)
@@ -603,11 +604,11 @@ func TestPairing(t *testing.T) {
 	}
 	conn.Close()
 	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), pairing.NewCode()); err == nil || !strings.Contains(err.Error(), "wrong code") {
-		t.Errorf("another code: %v", err)
+		t.Errorf("pairing with a wrong code: %v", err)
 	}
 	print, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code)
 	if err != nil || asked != 2 {
-		t.Fatalf("%v; machined was asked %d times", err, asked)
+		t.Fatalf("%v; machined got %d pairing requests, want 2", err, asked)
 	}
 	b.backend.setAnswer(nil)
 	pinned := b.endpoint(mustLeaf(t, b.operator, admin))
@@ -624,12 +625,12 @@ func TestPairing(t *testing.T) {
 		t.Errorf("an internal method, called by an admin: %v", err)
 	}
 	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code); !errors.Is(err, client.ErrClaimed) {
-		t.Errorf("once more: %v", err)
+		t.Errorf("a second pairing: got %v, want ErrClaimed", err)
 	}
 }
 
-// TestRenewalGoesWithItsCA checks that a certificate that a machine has renewed is valid only while
-// apid trusts the CA of the original certificate.
+// TestRenewalGoesWithItsCA checks that a client certificate that a machine has renewed is valid
+// only while apid trusts the CA of the original certificate.
 func TestRenewalGoesWithItsCA(t *testing.T) {
 	b := newTestAPI(t)
 	renewed := func(root string) *pki.Leaf {
@@ -641,23 +642,23 @@ func TestRenewalGoesWithItsCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	if md := b.backend.taken(api.Machine_Version_FullMethodName); md.Get(api.MetadataLineage)[0] != "1f" || md.Get(api.MetadataIssuer)[0] != pki.Fingerprint(b.operator.Cert) {
-		t.Errorf("got %v", md)
+		t.Errorf("machined got the metadata %v; want the lineage 1f, and the operator CA as the issuer", md)
 	}
 	for _, root := range []string{pki.Fingerprint(b.machine.Cert), "sha256:", "sha256:" + strings.Repeat("0", 64)} {
 		if c, err := client.Dial(t.Context(), b.endpoint(renewed(root))); !errors.Is(err, client.ErrRefused) {
-			t.Errorf("renewed from a certificate by %s: %v", root, err)
+			t.Errorf("renewed from a certificate of the CA %s: %v", root, err)
 			_ = c.Close()
 		}
 	}
 	b.write(OperatorCAsFile, mustCA(t, "next").CertPEM())
-	eventually(t, "its CA was removed", func() bool {
+	eventually(t, "the CA of the original certificate is removed, and calls fail", func() bool {
 		return status.Code(callRaw(t.Context(), c, api.Machine_Version_FullMethodName)) == codes.Unauthenticated
 	})
 }
 
 // TestInventory checks that a machine without a configuration can send its inventory if the called
-// machine permits it, and has no other access. machined gets the signature and the channel binding
-// of the connection.
+// machine permits it. The sender has no other access. machined gets the signature and the channel
+// binding of the connection.
 func TestInventory(t *testing.T) {
 	b := newTestAPI(t)
 	key, err := pki.NewKey()
@@ -686,18 +687,18 @@ func TestInventory(t *testing.T) {
 	}
 	b.write(InventoryFile, []byte("yes"))
 	if answer, err := client.ReportInventory(ctx, b.address, key, host); err != nil || !answer.Listed {
-		t.Errorf("%+v, %v", answer, err)
+		t.Errorf("with inventories enabled: %+v, %v; want a listed machine", answer, err)
 	}
 	if conn, err := client.Dial(ctx, b.endpoint(nil)); err == nil {
 		_ = conn.Close()
 		t.Error("a call without a certificate was accepted")
 	}
 	if _, err := client.RequestJoin(ctx, b.endpoint(nil), joinrequest.Request{Name: "w1"}); !errors.Is(err, client.ErrJoinRequestsDisabled) {
-		t.Errorf("a join request: %v", err)
+		t.Errorf("a join request: got %v, want ErrJoinRequestsDisabled", err)
 	}
 	// An unclaimed machine accepts no inventories.
 	b.write(OperatorCAsFile, nil)
 	if _, err := client.ReportInventory(ctx, b.address, key, host); err == nil {
-		t.Error("a machine without an operator was asked")
+		t.Error("an unclaimed machine accepted an inventory")
 	}
 }

@@ -59,7 +59,7 @@ func TestFormerNames(t *testing.T) {
 		}
 	}
 	if count != 18 {
-		t.Errorf("%d former names", count)
+		t.Errorf("%d methods have a former name, want 18", count)
 	}
 	// Names that are similar to former names are unknown, and internal methods have no former name.
 	admin := clients[api.Role_ROLE_ADMIN]

@@ -215,7 +215,8 @@ func (r *recorder) handle(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// taken returns and removes the metadata of the last call of a method; nil if it was not called.
+// taken returns and removes the metadata of the last call of a method. It returns nil if the
+// recorder has no call of the method.
 func (r *recorder) taken(method string) metadata.MD {
 	r.mu.Lock()
 	defer r.mu.Unlock()

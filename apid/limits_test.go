@@ -14,6 +14,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
+// TestConnectionLimits checks the limits of connections: 2 of an address, 3 of users with a
+// certificate, and 1 of machines of the cluster.
 func TestConnectionLimits(t *testing.T) {
 	l := newLimitListener(nil, 2, [2]int{3, 1}, 8, 1, 4)
 	now := time.Now()
@@ -27,7 +29,7 @@ func TestConnectionLimits(t *testing.T) {
 		conn := &limitedConn{listener: l, addr: c.addr}
 		taken, oldest := l.add(conn, now)
 		if taken != c.taken || oldest != nil {
-			t.Fatalf("step %d: accepted %t, displaces %v", i, taken, oldest)
+			t.Fatalf("step %d: accepted %t, closes the connection %v to make room", i, taken, oldest)
 		}
 		if taken {
 			all = append(all, conn)
@@ -113,21 +115,22 @@ func TestUnauthenticatedMakeRoom(t *testing.T) {
 	}
 	l.remove(first)
 	if err := first.authenticate(userKind, "", nil); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a displaced connection: %v", err)
+		t.Errorf("authentication of a connection that was closed to make room: got %v, want ErrClosed", err)
 	}
 }
 
-// TestFairShare checks that only the addresses with the most connections without a certificate lose
-// connections, whether or not other clients share their network.
+// TestFairShare checks that, beyond the limit, only the addresses with the most connections without
+// a certificate lose connections. Other clients keep their connections, also if they share a
+// network with these addresses.
 func TestFairShare(t *testing.T) {
 	const places = 12
 	attackers := []string{"192.0.2.66", "192.0.2.67", "198.51.100.1", "203.0.113.1"}
 	for name, c := range map[string]struct{ honest, attackers []string }{
-		"another network": {[]string{"10.0.0.1"}, attackers},
-		"their network":   {[]string{"192.0.2.1"}, attackers},
-		"two of them":     {[]string{"192.0.2.1", "10.0.0.1"}, attackers},
-		"one attacker":    {[]string{"192.0.2.1", "10.0.0.1"}, attackers[:1]},
-		"IPv6, many of a site's networks": {[]string{"2001:db8:1::1", "2001:db8:2:ffff::1", "10.0.0.1"},
+		"a client in another network":            {[]string{"10.0.0.1"}, attackers},
+		"a client in a network of the attackers": {[]string{"192.0.2.1"}, attackers},
+		"two clients":                            {[]string{"192.0.2.1", "10.0.0.1"}, attackers},
+		"two clients, one attacker":              {[]string{"192.0.2.1", "10.0.0.1"}, attackers[:1]},
+		"IPv6, and the attackers use many networks of a site": {[]string{"2001:db8:1::1", "2001:db8:2:ffff::1", "10.0.0.1"},
 			[]string{"2001:db8:2:1::1", "2001:db8:2:2::1", "2001:db8:2:3::1", "2001:db8:2:4::1", "2001:db8:2:5::1", "2001:db8:2:6::1"}},
 	} {
 		l := newLimitListener(nil, places, [2]int{8, 8}, places, rate.Inf, 1)
@@ -160,7 +163,7 @@ func TestFairShare(t *testing.T) {
 		}
 		for _, conn := range honest {
 			if err := conn.authenticate(userKind, "1a", nil); err != nil {
-				t.Errorf("%s: the connection of %v was closed for another", name, conn.addr)
+				t.Errorf("%s: the connection of the client %v was closed to make room", name, conn.addr)
 			}
 		}
 	}
@@ -218,7 +221,7 @@ func TestHandshakeDataLimit(t *testing.T) {
 	defer here.Close()
 	go func() {
 		defer there.Close()
-		_, _ = there.Write(make([]byte, maxHandshake+1)) // the write ends when here is closed
+		_, _ = there.Write(make([]byte, maxHandshake+1)) // returns when the other end is closed
 	}()
 	conn := &limitedConn{Conn: here, listener: newLimitListener(nil, 8, [2]int{8, 8}, 8, 1, 8), left: maxHandshake}
 	n, err := io.Copy(io.Discard, conn)
@@ -280,7 +283,7 @@ func TestConnectionRate(t *testing.T) {
 		}
 	}
 	if comes(one, 0) || !comes(two, 0) {
-		t.Error("the wrong address was rejected")
+		t.Error("after four connections, the first address was accepted, or the second address was rejected")
 	}
 	if comes(one, time.Second/2) || !comes(one, time.Second) || comes(one, 0) {
 		t.Error("an exhausted address must get exactly one connection per second")

@@ -29,8 +29,8 @@ func (panicking) Invoke(context.Context, string, any, any, ...grpc.CallOption) e
 	return status.Error(codes.Unavailable, "a fake")
 }
 
-// TestCallPanics checks that a panic in apid fails only its own call, and that the connection stays
-// usable.
+// TestCallPanics checks that a panic in apid fails only the call in which it occurs, and that the
+// connection stays usable.
 func TestCallPanics(t *testing.T) {
 	b := newTestAPI(t)
 	panics.OnPanic(func(*panics.Error) {})
@@ -59,10 +59,10 @@ func TestCallPanics(t *testing.T) {
 	defer c.Close()
 	for range 3 {
 		if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "panic: a fake") {
-			t.Errorf("%v", err)
+			t.Errorf("a call that panics: got %v, want Internal and the panic", err)
 		}
 	}
 	if got := len(b.log.lines(t, "call failed", api.Machine_Version_FullMethodName)); got != 3 {
-		t.Errorf("%d of them are in the log", got)
+		t.Errorf("the log has %d failed calls, want 3", got)
 	}
 }

@@ -30,7 +30,7 @@ import (
 )
 
 // refusedCalls makes system calls that apid does not need. It returns an error if one of them is
-// permitted.
+// permitted, or if it cannot create a Unix socket, which apid needs.
 func refusedCalls() error {
 	if err := exec.Command("/proc/self/exe").Run(); !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("another program: got %v", err)
@@ -86,20 +86,20 @@ func tryForbidden(dir string) error {
 		}
 	}
 	if _, err := os.ReadFile(filepath.Join(dir, "mine")); err != nil {
-		return fmt.Errorf("its own directory: %w", err)
+		return fmt.Errorf("a file in the directory of apid: %w", err)
 	}
 	if _, err := profile.Profile(context.Background(), profile.Request{Kind: "cpu", Duration: 10 * time.Millisecond}); err != nil {
-		return fmt.Errorf("a profile of itself: %w", err)
+		return fmt.Errorf("a CPU profile of this process: %w", err)
 	}
 	if err := refusedCalls(); err != nil {
 		return err
 	}
 	abi, err := llsys.LandlockGetABIVersion()
 	if err != nil {
-		return nil // a kernel without Landlock cannot enforce the rest
+		return nil // a kernel without Landlock does not enforce the following limits
 	}
 	if _, err := os.ReadFile("/etc/passwd"); !errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("a file outside its directory: got %v", err)
+		return fmt.Errorf("a file outside the directory of apid: got %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o600); !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("a new file: got %v", err)
@@ -111,7 +111,7 @@ func tryForbidden(dir string) error {
 		if err == nil {
 			_ = c.Close()
 		}
-		return fmt.Errorf("a connection to elsewhere: got %v", err)
+		return fmt.Errorf("a TCP connection to a server: got %v", err)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func TestRevocation(t *testing.T) {
 	if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a new call on the old connection: got %v", err)
 	}
-	eventually(t, "the connection, over which there are no calls any more, is closed", func() bool { return !c.Connected() })
+	eventually(t, "the connection, which has no active call, is closed", func() bool { return !c.Connected() })
 	b.backend.setAnswer(nil)
 	leaf := mustLeaf(t, next, pki.Spec{CN: "bob", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 	if err := callRaw(t.Context(), b.dialWith(leaf), "/orlop.v1alpha1.Machine/Version"); err != nil {
@@ -94,7 +94,7 @@ func TestRevokedCertificate(t *testing.T) {
 		}
 		b.write(RevokedFile, []byte("[]"))
 		if err := version(b.dialWith(leaf)); err != nil {
-			t.Errorf("%s, restored: %v", name, err)
+			t.Errorf("%s, after the revocation was undone: %v", name, err)
 		}
 	}
 	b.write(RevokedFile, []byte(`[{"name":"dora"`))
@@ -114,7 +114,7 @@ func TestRevocationsLost(t *testing.T) {
 	defer c.Close()
 	_, err = c.Machine.Version(t.Context(), &api.VersionRequest{})
 	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), trust.ErrRevocationsLost.Error()) || strings.Contains(err.Error(), trust.RevokedPrefix) {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want ErrRevocationsLost, without the text of a revocation", err)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestExpiryEndsCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "expired at") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want Unauthenticated and the time of the expiry", err)
 	}
 }
 
@@ -149,10 +149,10 @@ func TestClockEndsCalls(t *testing.T) {
 	defer release()
 	store.endExpired(time.Now())
 	if held.Err() != nil {
-		t.Errorf("ended before: %v", context.Cause(held))
+		t.Errorf("the call ended before its certificate expired: %v", context.Cause(held))
 	}
 	store.endExpired(leaf.Cert.NotAfter)
 	if cause := context.Cause(held); cause == nil || !strings.Contains(cause.Error(), "expired at") {
-		t.Errorf("got %v", cause)
+		t.Errorf("after the expiry, the call has the cause %v, want the time of the expiry", cause)
 	}
 }

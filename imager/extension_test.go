@@ -127,7 +127,7 @@ func checkSampleExtension(t *testing.T, b *ExtensionBuild, key bundle.Key) {
 		t.Error(err)
 	}
 	if s.String() != "sample 1 for 9.9.9" || s.Profile != "qemu" || !strings.Contains(s.Kernel, "cloud") || !s.HasModules() || s.Runtimes[0].Shim() != s.Services[0].Args[0] || s.Services[0].Memory != 32<<20 {
-		t.Errorf("%+v", s)
+		t.Errorf("the statement is %+v", s)
 	}
 	has := func(part string) bool {
 		return slices.ContainsFunc(s.Files, func(f extension.File) bool { return strings.Contains(f.Path, part) })
@@ -148,7 +148,7 @@ func checkSampleExtension(t *testing.T, b *ExtensionBuild, key bundle.Key) {
 	}
 	steps, err := index.Plan("nfsv4")
 	if err != nil || len(steps) < 3 || slices.Contains(index.Names(), "overlay") {
-		t.Errorf("%v %v", steps, err)
+		t.Errorf("the steps to load nfsv4 are %v, %v", steps, err)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestExtensionKeys(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 		if err == nil && string(b.tree[paths.ExtensionKeys].Data) != text {
-			t.Errorf("%+v", b.tree)
+			t.Errorf("the tree is %+v", b.tree)
 		}
 	}
 	if err := (&Build{Options: Options{Profile: &Profile{}}}).addExtensionKeys(); err != nil {

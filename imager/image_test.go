@@ -199,7 +199,7 @@ func unpackNetboot(t *testing.T, out string) []byte {
 	t.Helper()
 	packed, same := bytes.CutPrefix(section(t, out, outputNetboot, ".initrd"), section(t, out, "orlop.efi", ".initrd"))
 	if !same {
-		t.Fatal("the initramfs does not begin with the disk's")
+		t.Fatal("the initramfs of the network boot image does not begin with the initramfs of the disk's boot image")
 	}
 	decoder, err := zstd.NewReader(nil)
 	if err != nil {
@@ -254,7 +254,7 @@ func checkISO(t *testing.T, out string) {
 	}
 	want, err := os.ReadFile(filepath.Join(out, outputNetboot))
 	if data, problem := os.ReadFile(got); err != nil || problem != nil || !bytes.Equal(data, want) {
-		t.Errorf("the medium does not hold %s (%v, %v)", outputNetboot, err, problem)
+		t.Errorf("the medium does not contain %s (%v, %v)", outputNetboot, err, problem)
 	}
 }
 
@@ -289,7 +289,7 @@ func checkBundle(t *testing.T, out, keys string) {
 		t.Fatal(err)
 	}
 	if want, err := os.ReadFile(filepath.Join(out, "orlop.efi")); err != nil || !bytes.Equal(uki, want) {
-		t.Errorf("another boot image than the disk's, %v", err)
+		t.Errorf("the boot image in the bundle differs from the boot image of the disk (%v)", err)
 	}
 }
 
@@ -367,7 +367,7 @@ func checkDisk(t *testing.T, out string) {
 	}
 	uki, err := os.ReadFile(filepath.Join(out, "orlop.efi"))
 	if err != nil || !bytes.Contains(uki, []byte(m.CommandLine)) {
-		t.Errorf("the unified kernel image does not carry the command line (%v)", err)
+		t.Errorf("the unified kernel image does not contain the command line (%v)", err)
 	}
 	checkPartitions(t, filepath.Join(out, outputRaw), p)
 	esp := filepath.Join(t.TempDir(), "esp")
@@ -380,14 +380,14 @@ func checkDisk(t *testing.T, out string) {
 		t.Fatalf("mcopy: %v\n%s", err, msg)
 	}
 	if data, err := os.ReadFile(got); err != nil || !bytes.Equal(data, uki) {
-		t.Errorf("the ESP does not hold orlop.efi (%v)", err)
+		t.Errorf("the ESP does not contain orlop.efi (%v)", err)
 	}
 	// Without keys for Secure Boot nothing is signed, and the loader enrolls nothing.
 	if image, err := secureboot.ParseImage(bytes.NewReader(uki), int64(len(uki))); err != nil || len(image.Signatures) > 0 {
 		t.Errorf("the boot image has %d signatures (%v)", len(image.Signatures), err)
 	}
 	if listing, err := exec.Command("mdir", "-i", esp, "-b", "-/", "::/loader").CombinedOutput(); err != nil || strings.TrimSpace(string(listing)) != "::/loader/loader.conf" {
-		t.Errorf("the ESP has %s (%v)", listing, err)
+		t.Errorf("the directory loader of the ESP has %s (%v), want only loader.conf", listing, err)
 	}
 }
 

@@ -34,10 +34,10 @@ func TestPinsOfOtherVersions(t *testing.T) {
 		want          buildinfo.Pins
 		notes         []string
 	}{
-		"the same":      {"aa", "bb", buildinfo.Pins{Debian: 1_700_000_000, Modules: 1_600_000_000}, nil},
-		"other lock":    {"ab", "bb", buildinfo.Pins{Modules: 1_600_000_000}, []string{"run `imager lock`"}},
-		"other modules": {"aa", "bc", buildinfo.Pins{Debian: 1_700_000_000}, []string{"run `imager lock -modules`"}},
-		"both":          {"ab", "bc", buildinfo.Pins{}, []string{"run `imager lock`", "run `imager lock -modules`"}},
+		"no change":                    {"aa", "bb", buildinfo.Pins{Debian: 1_700_000_000, Modules: 1_600_000_000}, nil},
+		"other lock":                   {"ab", "bb", buildinfo.Pins{Modules: 1_600_000_000}, []string{"run `imager lock`"}},
+		"other modules":                {"aa", "bc", buildinfo.Pins{Debian: 1_700_000_000}, []string{"run `imager lock -modules`"}},
+		"other lock and other modules": {"ab", "bc", buildinfo.Pins{}, []string{"run `imager lock`", "run `imager lock -modules`"}},
 	} {
 		got, notes := p.of(c.lock, c.modules)
 		if got.release() != c.want || len(notes) != len(c.notes) {

@@ -98,25 +98,25 @@ func TestReadProfileRefuses(t *testing.T) {
 		{"size without unit", "esp: 64MiB", "esp: 64", `:8: size "64": a positive number with KiB, MiB or GiB expected`},
 		{"size too small", "esp: 64MiB", "esp: 32MiB", "disk.esp: a multiple of 1MiB, at least 64MiB"},
 		{"size not whole", "root: 1GiB", "root: 1025KiB", "disk.root: a multiple of 1MiB"},
-		{"no YAML", "name: test", "name: [", ":"},
+		{"no YAML", "name: test", "name: [", "did not find expected"},
 		{"two documents", "outputs: [disk.raw]", "outputs: []\n---\na: b", "one YAML document"},
-		{"other name", "name: test", "name: metal", `name is "metal": a profile is named like its file, "test"`},
+		{"the name of another file", "name: test", "name: metal", `name is "metal": a profile is named like its file, "test"`},
 		{"no kernel", "package: linux-image-cloud-amd64", "package: ", "kernel.package is missing"},
 		{"no initramfs", "initramfs: [dm-verity, erofs]", "initramfs: []", "kernel.initramfs is empty"},
-		{"directory to load", "initramfs: [dm-verity, erofs]", "initramfs: [drivers/nvme/]", "directories belong into kernel.drivers"},
-		{"own root", "arguments: [quiet]", "arguments: [orlop.root=1]", "orlop.* are the imager's own"},
-		{"two arguments", "arguments: [quiet]", "arguments: [a b]", "without spaces"},
+		{"directory in kernel.initramfs", "initramfs: [dm-verity, erofs]", "initramfs: [drivers/nvme/]", "directories belong into kernel.drivers"},
+		{"an argument of the imager", "arguments: [quiet]", "arguments: [orlop.root=1]", "orlop.* are the imager's own"},
+		{"argument with a space", "arguments: [quiet]", "arguments: [a b]", "without spaces"},
 		{"unknown compression", "compression: lz4,", "compression: xz,", `root.compression is "xz"`},
 		{"cluster not whole", "clusterSize: 16KiB", "clusterSize: 5KiB", "root.clusterSize"},
-		{"signatures of nobody", "outputs: [disk.raw]", "signatures: 1", "there are no releaseKeys that could sign"},
-		{"fewer than no signatures", "outputs: [disk.raw]", "signatures: -1", "signatures: -1"},
-		{"support for ever", "outputs: [disk.raw]", "supportDays: 40000", "supportDays: 40000"},
-		{"a bundle that nobody signs", "outputs: [disk.raw]", "outputs: [orlop.bundle]", "needs a signingKey"},
+		{"signatures without releaseKeys", "outputs: [disk.raw]", "signatures: 1", "there are no releaseKeys that could sign"},
+		{"a negative number of signatures", "outputs: [disk.raw]", "signatures: -1", "signatures: -1"},
+		{"support of 40000 days", "outputs: [disk.raw]", "supportDays: 40000", "supportDays: 40000"},
+		{"a bundle without a signingKey", "outputs: [disk.raw]", "outputs: [orlop.bundle]", "needs a signingKey"},
 		{"no certificate", "outputs: [disk.raw]", "secureBoot: {key: db.key}", "secureBoot.certificate is missing"},
 		{"no signer", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt}", "secureBoot: either key or signingCommand expected"},
 		{"two signers", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, signingCommand: [sign]}", "secureBoot: either key or signingCommand expected"},
 		{"a signer without a name", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, signingCommand: [\"\"]}", "secureBoot.signingCommand: the name of a program expected"},
-		{"nothing to enroll", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, enrollMode: force}", "there is no directory secureBoot.enroll"},
+		{"enrollMode without enroll", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, enrollMode: force}", "there is no directory secureBoot.enroll"},
 		{"unknown mode", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, enroll: keys, enrollMode: always}", `secureBoot.enrollMode is "always": manual, if-safe, force expected`},
 		{"recipients without Secure Boot", "disk: {esp", "disk: {recipients: [age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p], esp", "disk.recipients: secureBoot is missing"},
 		{"too many recipients", "disk: {esp", "secureBoot: {certificate: db.crt, key: db.key}\ndisk: {recipients: [" + strings.TrimSuffix(strings.Repeat("age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p,", 9), ",") + "], esp", "disk.recipients: recovery key: has 9 recipients, and at most 8"},
@@ -148,7 +148,7 @@ func TestOperatorCA(t *testing.T) {
 	dir := t.TempDir()
 	none := filepath.Join(dir, "ca.crt")
 	if _, err := operatorCA(none); err == nil || !strings.Contains(err.Error(), "orlopctl gen operator --out "+dir) {
-		t.Errorf("missing file: error %v, want the command that makes it", err)
+		t.Errorf("missing file: error %v, want the command that makes the file", err)
 	}
 	if data, err := operatorCA(""); data != nil || err != nil {
 		t.Errorf("a generic image: %q, %v", data, err)
@@ -169,14 +169,15 @@ func TestOperatorCA(t *testing.T) {
 	}
 }
 
-// TestParseVersion checks that the file VERSION has a version, and an epoch in its second line.
+// TestParseVersion checks that parseVersion reads a version and, from an optional second line, an
+// epoch.
 func TestParseVersion(t *testing.T) {
 	for text, want := range map[string]struct {
 		version string
 		epoch   int
 	}{"0.1.0\n": {"0.1.0", 0}, "0.1.0": {"0.1.0", 0}, "1.2.3\nepoch 4\n": {"1.2.3", 4}, "1.2.3 \n epoch 0": {"1.2.3", 0}} {
 		if v, e, err := parseVersion(text); err != nil || v != want.version || e != want.epoch {
-			t.Errorf("%q: %s, %d, %v", text, v, e, err)
+			t.Errorf("parseVersion(%q) returns %s, %d, %v", text, v, e, err)
 		}
 	}
 	for _, text := range []string{"1.2.3\n4", "1.2.3\nepoch", "1.2.3\nepoch -1", "1.2.3\nepoch 1\nepoch 2", "1.2.3\nepoch two"} {
@@ -196,7 +197,7 @@ func TestSeveralKeys(t *testing.T) {
 	p := &Profile{ReleaseKeys: filepath.Join(dir, "keys.pem"), Signatures: 2}
 	_, trust, err := p.trust()
 	if err != nil || len(trust.Keys) != 3 || trust.Threshold != 2 {
-		t.Errorf("%d keys, threshold %d, %v", len(trust.Keys), trust.Threshold, err)
+		t.Errorf("trust has %d keys and the threshold %d, %v; want 3 keys and the threshold 2", len(trust.Keys), trust.Threshold, err)
 	}
 	for _, name := range []string{"signing-1.key", "signing-2.key", "signing-3.key"} {
 		if _, err := readKey(filepath.Join(dir, name)); err != nil {

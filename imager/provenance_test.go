@@ -31,11 +31,11 @@ func checkProvenance(t *testing.T, out, keys string) {
 	}
 	for _, a := range m.Artifacts {
 		if a.Name != provenanceFile && !slices.ContainsFunc(s.Subject, func(r bundle.Resource) bool { return r.Name == a.Name && r.Digest[bundle.DigestSHA256] == a.SHA256 }) {
-			t.Errorf("%s is no subject", a.Name)
+			t.Errorf("%s is not a subject of the provenance", a.Name)
 		}
 	}
 	if s.Source() != "" {
-		t.Errorf("commit %s, and the sample has none", s.Source())
+		t.Errorf("the provenance has the commit %s, although the sample has no commit", s.Source())
 	}
 	text, err := json.Marshal(s.Predicate.BuildDefinition.ResolvedDependencies)
 	if err != nil {
@@ -47,17 +47,17 @@ func checkProvenance(t *testing.T, out, keys string) {
 	}
 	for _, in := range m.Inputs {
 		if !bytes.Contains(text, []byte(in.SHA256)) {
-			t.Errorf("%s is no material", in.Name)
+			t.Errorf("the input %s is not a dependency in the provenance", in.Name)
 		}
 	}
 	for _, want := range sysrootPackages {
 		p, err := lock.Find(want)
 		if err != nil || !bytes.Contains(text, []byte(p.SHA256)) {
-			t.Errorf("%s, which the compiler reads, is no material; %v", want, err)
+			t.Errorf("the package %s, which the compiler reads, is not a dependency in the provenance (%v)", want, err)
 		}
 	}
 	if strings.Count(string(text), `"program `) != len(programs) {
-		t.Errorf("the provenance does not name every ready executable that replaced a build: %s", text)
+		t.Errorf("the provenance does not name each executable that replaces a build: %s", text)
 	}
 }
 
@@ -146,11 +146,11 @@ func TestModuleResources(t *testing.T) {
 	_, line, _ := strings.Cut(string(sums), "github.com/klauspost/compress "+version+" ")
 	sum, _, _ := strings.Cut(line, "\n")
 	if want, err := dirHash(sum); err != nil || all[at].Digest[bundle.DigestDirHash] != want {
-		t.Errorf("%v, %v; go.sum says %s", all[at], err, sum)
+		t.Errorf("the module is %v, %v; go.sum has the digest %s", all[at], err, sum)
 	}
 	for _, bad := range []string{"", "h1:", "h1:YQ==", "h2:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=", "h1:?"} {
 		if got, err := dirHash(bad); err == nil {
-			t.Errorf("%q is the digest %s", bad, got)
+			t.Errorf("dirHash(%q) returns %s, want an error", bad, got)
 		}
 	}
 	// the example of the specification (in-toto attestation framework, digest_set.md)

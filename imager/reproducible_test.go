@@ -24,12 +24,12 @@ const reproducible = "ORLOP_TEST_REPRODUCIBLE"
 
 // TestReproducible builds the whole image from two copies of the source. The first build uses the
 // present caches. The second build has another directory and empty build caches, and the user
-// nobody if the test runs as root. It compiles all programs again, which takes more than ten
-// minutes, so only `make reproducible` enables the test. TestImage, which runs with all other
-// tests, compares two builds with the same executables.
+// nobody if the test runs as root. The second build compiles all programs again, which takes more
+// than ten minutes, so only `make reproducible` enables the test. TestImage, which runs with all
+// other tests, compares two builds with the same executables.
 func TestReproducible(t *testing.T) {
 	if os.Getenv(reproducible) == "" {
-		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make reproducible`")
+		t.Skip("builds all programs with empty caches, which takes more than ten minutes: run by `make reproducible`")
 	}
 	source, err := filepath.Abs("..")
 	if err != nil {

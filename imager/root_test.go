@@ -39,7 +39,7 @@ func TestUTC(t *testing.T) {
 	}
 	for _, year := range []int{1900, 1970, 2026, 2400} {
 		if name, offset := time.Date(year, 7, 1, 0, 0, 0, 0, zone).Zone(); name != "UTC" || offset != 0 {
-			t.Errorf("%d: %s, %d s from UTC", year, name, offset)
+			t.Errorf("in the year %d, the zone is %s, %d s from UTC", year, name, offset)
 		}
 	}
 }

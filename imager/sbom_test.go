@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
 
-// TestSBOMOfImages checks that the bill of materials contains an archive of the profile with its
-// digest.
+// TestSBOMOfImages checks that the bill of materials contains an image archive of the profile and
+// each program, with their digests, and each Debian package once.
 func TestSBOMOfImages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sbom.json")
 	self, err := os.Executable()
@@ -33,7 +33,7 @@ func TestSBOMOfImages(t *testing.T) {
 	}
 	text, err := os.ReadFile(file)
 	if err != nil || !strings.Contains(string(text), `"name": "images/agent.tar"`) || strings.Count(string(text), `"checksumValue": "`+sum+`"`) != 1 {
-		t.Errorf("%v, %s", err, text)
+		t.Errorf("the document must have the archive and its digest once: %v, %s", err, text)
 	}
 	program, err := hashFile("self", self)
 	if err != nil || strings.Count(string(text), program.SHA256) != len(programs) {
@@ -42,7 +42,7 @@ func TestSBOMOfImages(t *testing.T) {
 	// a package of the image, and the libraries that are linked into runc
 	for _, want := range []string{"libc6@2.41-12", "libc6-dev@2.6", "libseccomp-dev@2.6"} {
 		if url := `"pkg:deb/debian/` + want + `?arch=amd64\u0026distro=trixie"`; strings.Count(string(text), url) != 1 {
-			t.Errorf("the document has not one package %s: %s", url, text)
+			t.Errorf("the document must have the package %s once: %s", url, text)
 		}
 	}
 }

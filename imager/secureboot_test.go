@@ -78,7 +78,7 @@ func TestSecureBootImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ok, err := parsed.Verify(certificate); !ok || err != nil {
-			t.Errorf("%s: the library does not verify it: %v", name, err)
+			t.Errorf("%s: the library rejects the signature: %v", name, err)
 		}
 	}
 	if want := esp.LoaderConfigText + "secure-boot-enroll if-safe\n"; string(onESP(esp.LoaderConfig)) != want {
@@ -88,11 +88,11 @@ func TestSecureBootImage(t *testing.T) {
 	for _, name := range esp.KeyFiles {
 		content, err := os.ReadFile(filepath.Join(keys, name))
 		if err != nil || !bytes.Equal(content, onESP(esp.KeysDir+"/"+name)) || !bytes.Contains(archive, content) || !bytes.Contains(archive, []byte("system/"+name+"\x00")) {
-			t.Errorf("%s: %v, or it is not on the ESP and in the network boot image", name, err)
+			t.Errorf("%s: %v; want the file on the ESP and in the network boot image", name, err)
 		}
 	}
 	if !bytes.Contains(archive, []byte("system/loader.conf\x00")) || !bytes.Contains(archive, onESP(esp.Loader)) {
-		t.Error("the network boot image has not the settings and the signed loader")
+		t.Error("the network boot image lacks the settings of the loader or the signed loader")
 	}
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
@@ -140,7 +140,7 @@ func TestSecureBootRefuses(t *testing.T) {
 	siteKeys(t, own)
 	siteKeys(t, other)
 	if err := makeSecureBootKeys([]string{"-out", own}); err == nil || !strings.Contains(err.Error(), "is there already") {
-		t.Errorf("keys over keys: %v", err)
+		t.Errorf("makeSecureBootKeys in a directory that has keys: %v", err)
 	}
 	for _, args := range [][]string{{}, {"-out", dir, "more"}, {"-out", dir, "-name", ""}, {"-out", dir, "-also", filepath.Join(own, "db.key")}} {
 		if err := makeSecureBootKeys(args); err == nil {
@@ -160,9 +160,9 @@ func TestSecureBootRefuses(t *testing.T) {
 		"the key of another site": {profile(func(p *SecureBootProfile) { p.Key = filepath.Join(other, "db.key") }), "does not belong to the certificate"},
 		"no key":                  {profile(func(p *SecureBootProfile) { p.Key = filepath.Join(own, "none.key") }), "secureBoot.key: open"},
 		"no certificate":          {profile(func(p *SecureBootProfile) { p.Certificate = filepath.Join(own, "db.key") }), "secureBoot.certificate: "},
-		"a key in the artifacts":  {profile(func(p *SecureBootProfile) { p.Key = filepath.Join(dir, "out", "db.key") }), "move the private key elsewhere"},
-		"other enrollment files":  {profile(func(p *SecureBootProfile) { p.Enroll = other }), "after its enrollment, machines would not start this version"},
-		"no enrollment files":     {profile(func(p *SecureBootProfile) { p.Enroll = dir }), "secureBoot.enroll: open"},
+		"a key in the directory of the artifacts": {profile(func(p *SecureBootProfile) { p.Key = filepath.Join(dir, "out", "db.key") }), "move the private key elsewhere"},
+		"other enrollment files":                  {profile(func(p *SecureBootProfile) { p.Enroll = other }), "after its enrollment, machines would not start this version"},
+		"no enrollment files":                     {profile(func(p *SecureBootProfile) { p.Enroll = dir }), "secureBoot.enroll: open"},
 	} {
 		err := signSample(c.profile, filepath.Join(dir, "out"))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

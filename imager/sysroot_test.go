@@ -23,7 +23,7 @@ int main(void) {
 `
 
 // TestSysroot compiles a program in two directories. The program must contain the pinned libraries,
-// and no path of a directory.
+// and no path of these directories.
 func TestSysroot(t *testing.T) {
 	lock, err := debian.ReadLock(filepath.Join("..", lockFile))
 	if err != nil {
@@ -38,7 +38,7 @@ func TestSysroot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again, err := newSysroot(archive, dir); err != nil || again != root {
-			t.Errorf("the second call: %v, %v; want %v", again, err, root)
+			t.Errorf("the second call of newSysroot: %v, %v; want %v", again, err, root)
 		}
 		environment, err := root.environment(filepath.Join(dir, "bin"))
 		if err != nil {

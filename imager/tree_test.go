@@ -50,13 +50,13 @@ func TestCheckNoInterpreter(t *testing.T) {
 		tree Tree
 		want string
 	}{
-		"fine":             {Tree{"/tool": {Mode: 0o755, Data: []byte("\x7fELF...")}, "/empty": {Mode: 0o644}}, ""},
-		"shell":            {Tree{"/sh": {Mode: 0o755, Data: []byte("\x7fELF...")}}, "/sh: is named like an interpreter"},
-		"version":          {Tree{"/python3.11": {Mode: 0o755, Data: []byte("\x7fELF...")}}, "/python3.11: is named like an interpreter"},
-		"link":             {Tree{"/tool": {Mode: 0o755, Data: []byte("\x7fELF...")}, "/bash": {Target: "tool"}}, "/bash: is named like an interpreter"},
-		"script":           {Tree{"/hook": {Mode: 0o644, Data: []byte("#!/usr/bin/nft -f\n")}}, "/hook: is a script"},
-		"executable text":  {Tree{"/text": {Mode: 0o755, Data: []byte("echo hello")}}, "/text: is executable but not an ELF file"},
-		"executable empty": {Tree{"/none": {Mode: 0o755}}, "/none: is executable but not an ELF file"},
+		"no interpreter":                  {Tree{"/tool": {Mode: 0o755, Data: []byte("\x7fELF...")}, "/empty": {Mode: 0o644}}, ""},
+		"shell":                           {Tree{"/sh": {Mode: 0o755, Data: []byte("\x7fELF...")}}, "/sh: is named like an interpreter"},
+		"interpreter with a version":      {Tree{"/python3.11": {Mode: 0o755, Data: []byte("\x7fELF...")}}, "/python3.11: is named like an interpreter"},
+		"link that is named like a shell": {Tree{"/tool": {Mode: 0o755, Data: []byte("\x7fELF...")}, "/bash": {Target: "tool"}}, "/bash: is named like an interpreter"},
+		"script":                          {Tree{"/hook": {Mode: 0o644, Data: []byte("#!/usr/bin/nft -f\n")}}, "/hook: is a script"},
+		"executable text":                 {Tree{"/text": {Mode: 0o755, Data: []byte("echo hello")}}, "/text: is executable but not an ELF file"},
+		"executable empty":                {Tree{"/none": {Mode: 0o755}}, "/none: is executable but not an ELF file"},
 	} {
 		dir := filepath.Join(t.TempDir(), "root")
 		if err := c.tree.Write(dir); err != nil {

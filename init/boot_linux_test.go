@@ -67,9 +67,9 @@ func TestBoot(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		cmdline string
-		damage  int64    // offset in ROOT-A of the byte to flip; -1: none
+		damage  int64    // offset in ROOT-A of the byte to flip; -1: no damage
 		list    []string // content of modules.list; nil: the usual list
-		sata    bool     // the disk is on AHCI; modules.list has no driver for it
+		sata    bool     // the disk is on AHCI, for which modules.list has no driver
 		memory  bool     // the machine has no disk, and the root is in the initramfs
 		twice   bool     // a second disk has the same root
 		slot    string   // label of the partition with the root
@@ -291,7 +291,7 @@ func copyModule(t *testing.T, from, to, name string) {
 }
 
 // makeDisk writes a disk image with the root in a slot. For the slot ROOT-C, slot A gets the wrong
-// label ROOT-C. damage is the offset of the byte to flip; -1: none.
+// label ROOT-C. damage is the offset of the byte to flip; with -1, makeDisk flips no byte.
 func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
 	t.Helper()
 	disk, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))

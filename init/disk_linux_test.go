@@ -8,8 +8,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestBlockDevices reads a directory like /sys/class/block. Partitions have the GUIDs of the
-// partition table, and a disk on USB has no identifier, whatever it reports.
+// TestBlockDevices reads a directory like /sys/class/block. Each partition must have its GUID from
+// the partition table. Both disks report an identifier. blockDevices must return the identifier of
+// the SATA disk, and omit that of the USB disk.
 func TestBlockDevices(t *testing.T) {
 	root := t.TempDir()
 	class := filepath.Join(root, "class/block")
@@ -50,7 +51,7 @@ func TestBlockDevices(t *testing.T) {
 		{name: "sdb1", disk: "sdb", number: 1, label: "ROOT-A", partUUID: guid},
 	}
 	if len(devices) != len(want) {
-		t.Fatalf("%+v", devices)
+		t.Fatalf("blockDevices returns %+v", devices)
 	}
 	for i, d := range devices {
 		if d != want[i] {

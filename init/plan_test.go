@@ -64,7 +64,7 @@ func TestParseBlockDevice(t *testing.T) {
 		t.Errorf("partition: %+v, want %+v", got, want)
 	}
 	if !got.mayBeRoot() {
-		t.Error("ROOT-A may not be the root")
+		t.Error("mayBeRoot returns false for ROOT-A")
 	}
 	got = parseBlockDevice("MAJOR=253\nMINOR=0\nDEVNAME=vda\nDEVTYPE=disk\nDISKSEQ=1\n")
 	if want := (blockDevice{name: "vda"}); got != want || got.mayBeRoot() {
@@ -90,7 +90,8 @@ func TestChoose(t *testing.T) {
 		return d
 	}
 	own := disk("vdb", esp, ours, other)
-	foreign := disk("vda", theirs, ours, other) // the same image on a disk that sorts first
+	// foreign has the same image and another ESP. Its name sorts first.
+	foreign := disk("vda", theirs, ours, other)
 	clone := disk("vdc", esp, ours, other)
 	photos := []blockDevice{{name: "sda"}, {name: "sda1", disk: "sda", number: 1, label: "photos"}}
 	renamed := []blockDevice{{name: "sdb9", disk: "sdb", number: 9, label: "ROOT-C", partUUID: ours}}
@@ -103,18 +104,18 @@ func TestChoose(t *testing.T) {
 		disks                string // disks in the refusal; empty: the error is not a refusal
 		final                bool
 	}{
-		"nothing":            {firmware: uefi, want: ours},
-		"another's disk":     {devices: photos, firmware: uefi, want: ours},
-		"another version":    {devices: disk("vda", esp, other, other), firmware: uefi, want: ours},
-		"slot A":             {devices: own, want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A"},
-		"slot B":             {devices: own, want: other, firmware: uefi, device: "/dev/vdb3", slot: "B"},
-		"both slots":         {devices: disk("vda", esp, ours, ours), want: ours, firmware: uefi, device: "/dev/vda2", slot: "A"},
-		"a disk has no GUID": {devices: photos, want: uuid.Nil, firmware: uefi},
+		"no device":                  {firmware: uefi, want: ours},
+		"a disk without this system": {devices: photos, firmware: uefi, want: ours},
+		"another version":            {devices: disk("vda", esp, other, other), firmware: uefi, want: ours},
+		"slot A":                     {devices: own, want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A"},
+		"slot B":                     {devices: own, want: other, firmware: uefi, device: "/dev/vdb3", slot: "B"},
+		"both slots":                 {devices: disk("vda", esp, ours, ours), want: ours, firmware: uefi, device: "/dev/vda2", slot: "A"},
+		"a partition without a GUID does not match the GUID zero": {devices: photos, want: uuid.Nil, firmware: uefi},
 		"a foreign disk": {devices: slices.Concat(foreign, own), want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A",
 			others: "/dev/vda2"},
 		"the root in the foreign disk's other slot": {devices: slices.Concat(disk("vda", theirs, other, ours), own), want: ours, firmware: uefi,
 			device: "/dev/vdb2", slot: "A", others: "/dev/vda3"},
-		"only a foreign disk": {devices: foreign, want: ours, firmware: uefi, reason: "which is on no disk with this system", disks: "vda"},
+		"only a foreign disk, and another ESP was booted": {devices: foreign, want: ours, firmware: uefi, reason: "which is on no disk with this system", disks: "vda"},
 		"the ESP on a disk without the root": {devices: slices.Concat(foreign, disk("vdb", esp, other, other)), want: ours, firmware: uefi,
 			reason: "which is on no disk with this system", disks: "vda"},
 		"a clone": {devices: slices.Concat(clone, own), want: ours, firmware: uefi, reason: "which is on 2 disks", disks: "vdb vdc", final: true},
@@ -126,15 +127,15 @@ func TestChoose(t *testing.T) {
 			reason: "which is on 3 disks", disks: "sda sdb sdc", final: true},
 		"two disks without an identifier": {devices: slices.Concat(path("sda", ""), path("sdb", "")), want: ours, firmware: uefi, reason: "which is on 2 disks",
 			disks: "sda sdb", final: true},
-		"one without an identifier": {devices: slices.Concat(path("sda", ""), path("sdb", "naa.1")), want: ours, firmware: uefi, reason: "which is on 2 disks",
+		"two disks, one without an identifier": {devices: slices.Concat(path("sda", ""), path("sdb", "naa.1")), want: ours, firmware: uefi, reason: "which is on 2 disks",
 			disks: "sda sdb", final: true},
-		"two partitions with that GUID on one disk": {devices: append(slices.Clone(own), blockDevice{name: "vdb9", disk: "vdb", number: 9, partUUID: esp}),
+		"two partitions with the GUID of the ESP on one disk": {devices: append(slices.Clone(own), blockDevice{name: "vdb9", disk: "vdb", number: 9, partUUID: esp}),
 			want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A"},
-		"the firmware says nothing": {devices: own, want: ours, firmware: unknown, reason: "no variable", disks: "vdb", final: true},
-		"no firmware, one disk":     {devices: own, want: ours, firmware: machine, device: "/dev/vdb2", slot: "A"},
+		"the firmware does not name the booted partition": {devices: own, want: ours, firmware: unknown, reason: "no variable", disks: "vdb", final: true},
+		"no firmware, one disk":                           {devices: own, want: ours, firmware: machine, device: "/dev/vdb2", slot: "A"},
 		"no firmware, two disks": {devices: slices.Concat(foreign, own), want: ours, firmware: machine, reason: "was not started by UEFI firmware",
 			disks: "vda vdb", final: true},
-		"no label of ours": {devices: renamed, want: ours, firmware: machine, reason: `labelled "ROOT-C"`},
+		"a partition with a wrong label": {devices: renamed, want: ours, firmware: machine, reason: `labelled "ROOT-C"`},
 	} {
 		got, err := choose(c.devices, c.want, c.firmware)
 		reversed := slices.Clone(c.devices)
@@ -243,12 +244,13 @@ func TestParseEvent(t *testing.T) {
 }
 
 // TestMountsForbidWhatTheyCan checks a claim of the README about the root and the early mounts:
-// device files work only in /dev, and set-user-ID programs nowhere.
+// device files work only in /dev, programs can be executed only on the root, and no program gets
+// the rights of its set-user-ID bit.
 func TestMountsForbidWhatTheyCan(t *testing.T) {
 	for _, m := range append(slices.Clone(earlyMounts), rootMount("/dev/dm-0")) {
 		flags := m.Flags.String()
 		if !strings.Contains(flags, "nosuid") {
-			t.Errorf("%s: set-user-id is allowed", m)
+			t.Errorf("%s: the set-user-ID bit has an effect", m)
 		}
 		if m.Target != "/dev" && !strings.Contains(flags, "nodev") {
 			t.Errorf("%s: device files are allowed", m)

@@ -29,28 +29,28 @@ func TestSearch(t *testing.T) {
 	for name, c := range map[string]struct {
 		firmware firmware
 		changes  []change
-		device   string // the disk found
-		after    time.Duration
-		reason   string // part of the error; empty if a disk is found
-		shown    string // part of the console message; empty: no message
-		silent   time.Duration
+		device   string        // the disk found
+		after    time.Duration // duration of the search
+		reason   string        // part of the error; empty if a disk is found
+		shown    string        // part of the console message; empty: no message
+		silent   time.Duration // time in which the console may show no message
 	}{
-		"there at once":  {firmware: firmware{uefi: true, partition: esp}, changes: []change{{come: disk("vda", esp)}}, device: "/dev/vda2"},
-		"late":           {firmware: firmware{uefi: true, partition: esp}, changes: []change{{at: 20 * time.Second, come: disk("vda", esp)}}, device: "/dev/vda2", after: 20 * time.Second},
-		"no disk at all": {firmware: firmware{uefi: true, partition: esp}, after: diskDeadline, reason: "no partition has the GUID"},
-		"a foreign disk, and its own late": {firmware: firmware{uefi: true, partition: esp}, after: 20 * time.Second, device: "/dev/vdb2",
+		"the disk is present at the start": {firmware: firmware{uefi: true, partition: esp}, changes: []change{{come: disk("vda", esp)}}, device: "/dev/vda2"},
+		"the disk appears after 20 s":      {firmware: firmware{uefi: true, partition: esp}, changes: []change{{at: 20 * time.Second, come: disk("vda", esp)}}, device: "/dev/vda2", after: 20 * time.Second},
+		"no disk":                          {firmware: firmware{uefi: true, partition: esp}, after: diskDeadline, reason: "no partition has the GUID"},
+		"a foreign disk, and the own disk after 20 s": {firmware: firmware{uefi: true, partition: esp}, after: 20 * time.Second, device: "/dev/vdb2",
 			changes: []change{{come: disk("vda", uuid.New())}, {at: 20 * time.Second, come: disk("vdb", esp)}}},
-		"a foreign disk, and its own very late": {firmware: firmware{uefi: true, partition: esp}, after: 100 * time.Second, device: "/dev/vdb2",
+		"a foreign disk, and the own disk after 100 s": {firmware: firmware{uefi: true, partition: esp}, after: 100 * time.Second, device: "/dev/vdb2",
 			changes: []change{{come: disk("vda", uuid.New())}, {at: 100 * time.Second, come: disk("vdb", esp)}}, shown: "is on no disk with this system", silent: diskDeadline},
-		"a foreign disk alone": {firmware: firmware{uefi: true, partition: esp}, changes: []change{{come: disk("vda", uuid.New())}}, after: refusalDeadline,
+		"only a foreign disk": {firmware: firmware{uefi: true, partition: esp}, changes: []change{{come: disk("vda", uuid.New())}}, after: refusalDeadline,
 			reason: "cannot tell the system disk", shown: "is on no disk with this system", silent: diskDeadline},
 		"a clone": {firmware: firmware{uefi: true, partition: esp}, changes: []change{{come: append(disk("vda", esp), disk("vdb", esp)...)}}, after: refusalDeadline,
 			reason: "cannot tell the system disk", shown: "is on 2 disks"},
-		"a clone that is taken out": {firmware: firmware{uefi: true, partition: esp}, after: 70 * time.Second, device: "/dev/vdb2", shown: "is on 2 disks",
+		"a clone that is removed after 70 s": {firmware: firmware{uefi: true, partition: esp}, after: 70 * time.Second, device: "/dev/vdb2", shown: "is on 2 disks",
 			changes: []change{{come: append(disk("vda", esp), disk("vdb", esp)...)}, {at: 70 * time.Second, gone: "vda"}}},
-		"both are taken out": {firmware: firmware{uefi: true, partition: esp}, after: 75 * time.Second, reason: "no partition has the GUID", shown: "is on 2 disks",
+		"both disks are removed": {firmware: firmware{uefi: true, partition: esp}, after: 75 * time.Second, reason: "no partition has the GUID", shown: "is on 2 disks",
 			changes: []change{{come: append(disk("vda", esp), disk("vdb", esp)...)}, {at: 70 * time.Second, gone: "vda"}, {at: 70 * time.Second, gone: "vdb"}}},
-		"the firmware says nothing": {firmware: firmware{uefi: true, problem: "no variable"}, changes: []change{{come: disk("vda", esp)}}, after: refusalDeadline,
+		"the firmware does not name the booted partition": {firmware: firmware{uefi: true, problem: "no variable"}, changes: []change{{come: disk("vda", esp)}}, after: refusalDeadline,
 			reason: "no variable", shown: "no variable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestSearch(t *testing.T) {
 				apply()
 				awake := func() {
 					if alone := time.Since(petted); alone >= watchdog.Timeout {
-						t.Errorf("the watchdog was left alone for %s", alone)
+						t.Errorf("the watchdog was not fed for %s", alone)
 					}
 				}
 				s := rootSearch{want: root, firmware: c.firmware, devices: func() ([]blockDevice, error) { return present, nil },
@@ -109,7 +109,7 @@ func TestSearch(t *testing.T) {
 				got, err := s.wait()
 				awake()
 				if took := time.Since(began); took != c.after {
-					t.Errorf("it took %s, want %s", took, c.after)
+					t.Errorf("the search took %s, want %s", took, c.after)
 				}
 				if c.reason != "" && (err == nil || !strings.Contains(err.Error(), c.reason)) || c.reason == "" && (err != nil || got.device != c.device) {
 					t.Errorf("%+v, %v, want %q or an error with %q", got, err, c.device, c.reason)

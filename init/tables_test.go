@@ -41,7 +41,7 @@ func TestTables(t *testing.T) {
 			t.Helper()
 			began := time.Now()
 			if got := tb.guids(disk); slices.Contains(got, id) != there || time.Since(began) != took {
-				t.Errorf("%s: %v after %v, want it %t after %v", disk, got, time.Since(began), there, took)
+				t.Errorf("%s: the GUIDs %v after %v, want the GUID of the partition: %t, after %v", disk, got, time.Since(began), there, took)
 			}
 		}
 		want("stuck", false, tableTimeout)
@@ -51,14 +51,14 @@ func TestTables(t *testing.T) {
 		want("odd", false, 0)
 		want("stuck", false, 0)
 		if reads["stuck"] != 1 || len(lines) != 3 {
-			t.Errorf("%d readers of one disk, and %d lines:\n%s", reads["stuck"], len(lines), strings.Join(lines, "\n"))
+			t.Errorf("%d reads of the disk that does not respond, want 1; %d console lines, want 3:\n%s", reads["stuck"], len(lines), strings.Join(lines, "\n"))
 		}
 		close(answers)
 		synctest.Wait()
 		want("stuck", true, 0)
 		want("stuck", true, 0)
 		if reads["stuck"] != 2 {
-			t.Errorf("%d reads of a disk that answers again", reads["stuck"])
+			t.Errorf("%d reads of the disk that responds again, want 2", reads["stuck"])
 		}
 	})
 }

@@ -27,8 +27,9 @@ var threeKeys = []config.KeyFingerprint{
 	config.KeyFingerprint("sha256:" + strings.Repeat("a", 64)), config.KeyFingerprint("sha256:" + strings.Repeat("b", 64)), config.KeyFingerprint("sha256:" + strings.Repeat("c", 64)),
 }
 
-// TestApprove checks that a change of the rule needs an approval by the present rule in every mode,
-// that a dry run shows the changes, and that the first rule needs no approval.
+// TestApprove checks that a change of the rule needs an approval by the present rule in every mode
+// except a dry run. A dry run shows the changes that need an approval. The first rule needs no
+// approval.
 func TestApprove(t *testing.T) {
 	with, without := withRule(threeKeys...), config.New("cp1", config.RoleControlPlane)
 	other := withRule(threeKeys...)
@@ -38,8 +39,8 @@ func TestApprove(t *testing.T) {
 		before, next *config.Config
 		rejected     bool
 	}{
-		{"removed", with, without, true},
-		{"two approvers", with, withRule(threeKeys[:2]...), true},
+		{"the rule is removed", with, without, true},
+		{"an approver is removed", with, withRule(threeKeys[:2]...), true},
 		{"other fields", with, other, false},
 		{"the first rule", without, with, false},
 		{"the first configuration", nil, with, false},
@@ -64,9 +65,8 @@ func TestApprove(t *testing.T) {
 	}
 }
 
-// TestKeepsGuarded checks which rollbacks need an approval: to a configuration without the rule, as
-// a version that does not know approvals has it; with another rule; and if the configuration is
-// unreadable.
+// TestKeepsGuarded checks that a rollback needs no approval only if the saved configuration has the
+// same rule. A saved configuration without a rule can be of a version that does not know approvals.
 func TestKeepsGuarded(t *testing.T) {
 	now := withRule(threeKeys...)
 	same := withRule(threeKeys...)
@@ -80,7 +80,7 @@ func TestKeepsGuarded(t *testing.T) {
 		{"the same rule", config.Marshal(same), true},
 		{"no rule", config.Marshal(config.New("cp1", config.RoleControlPlane)), false},
 		{"another rule", config.Marshal(swapped), false},
-		{"none", nil, false},
+		{"no saved configuration", nil, false},
 		{"unreadable", []byte("kind: Machine\nspec: {unknown: 1}\n"), false},
 	} {
 		if got := keepsGuarded(now.Approvals(), now, c.saved); got != c.want {

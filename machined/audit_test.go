@@ -25,12 +25,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// unpaired is the pairing of a machine that shows no code.
+// unpaired returns the pairing of a machine that shows no code.
 func unpaired() *ownership.Pairing {
 	return ownership.New(ownership.Deps{Unreadable: func(*config.Config) bool { return false }})
 }
 
-// recording is a machine with an audit log in directories of a test.
+// recording returns a machine with an audit log in directories of the test.
 func recording(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{pairing: unpaired(), reports: newReports()}
@@ -41,7 +41,7 @@ func recording(t *testing.T) *machine {
 	return m
 }
 
-// interceptorOf is the interceptor of a machine.
+// interceptorOf returns the interceptor of a machine.
 func interceptorOf(m *machine) machinedapi.Interceptor {
 	return machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed}
 }
@@ -83,8 +83,8 @@ func TestRelayOnRecord(t *testing.T) {
 	for _, e := range audittest.Entries(t, refused, audit.Refused) {
 		seen[e.Target+" "+e.Status] = true
 	}
-	// start and end of each
+	// Each of the three relays has an entry for its start and an entry for its end.
 	if want := "machine 10.0.0.12 FailedPrecondition"; len(seen) != 6 || !seen[want] {
-		t.Errorf("%v; want %s", seen, want)
+		t.Errorf("the record has %v; want 6 entries, one of them %s", seen, want)
 	}
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// issuing is a machine of a cluster with a client CA.
+// issuing returns a machine of a cluster with a client CA. Its ledger is in a file.
 func issuing(t *testing.T, file string) *machine {
 	ca, err := pki.NewCA("clients", 1000*time.Hour)
 	if err != nil {
@@ -79,7 +79,7 @@ func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
 // operator is the certificate of an operator.
 var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 
-// controlPlane is the control plane of a cluster, at 10.0.0.11.
+// controlPlane returns the only control-plane machine of a cluster, at 10.0.0.11.
 func controlPlane(t *testing.T) *machine {
 	file := filepath.Join(t.TempDir(), "ledger.json")
 	m := issuing(t, file)
@@ -121,8 +121,8 @@ func from(cert *x509.Certificate, peer string) api.Caller {
 	}
 }
 
-// TestControlPlaneAmongItself checks that only control-plane machines can make the calls among
-// control-plane machines.
+// TestControlPlaneAmongItself checks that only control-plane machines can make the calls that
+// control-plane machines make to each other.
 func TestControlPlaneAmongItself(t *testing.T) {
 	server := controlPlane(t).members.Server
 	calls := map[string]func(api.Caller) error{
@@ -156,6 +156,9 @@ func TestControlPlaneAmongItself(t *testing.T) {
 	}
 }
 
+// TestRevokedCallers checks that a revocation remains effective after a restart. While the ledger
+// cannot be read, no issued certificate is valid, and the machine issues and revokes nothing, until
+// an operator begins a new list.
 func TestRevokedCallers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
 	m := issuing(t, file)
@@ -187,7 +190,7 @@ func TestRevokedCallers(t *testing.T) {
 			err = json.Unmarshal(callers.Revoked, &revoked)
 		}
 		if err != nil || len(revoked) != 1 || revoked[0].Name != "dora" || len(callers.Clients) == 0 {
-			t.Errorf("%v, %v", revoked, err)
+			t.Errorf("the revocations are %v, %v; want dora", revoked, err)
 		}
 	}
 	// If the revocations are unknown, no issued certificate is valid.
@@ -197,28 +200,28 @@ func TestRevokedCallers(t *testing.T) {
 	restart()
 	callers, err := accepted()
 	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
-		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
+		t.Errorf("with an unreadable ledger: %d bytes of client CAs, want none; %d bytes of operator CAs, %v", len(callers.Clients), len(callers.Operators), err)
 	}
 	_, request := newRequest(t)
 	if _, err := m.members.Server.Issue(api.Caller{}, &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("issued over a book that cannot be read: %v", err)
+		t.Errorf("Issue with a ledger that cannot be read: got %v, want FailedPrecondition", err)
 	}
 	if err := revoke("emil", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("revoked over a book that cannot be read: %v", err)
+		t.Errorf("Revoke with a ledger that cannot be read: got %v, want FailedPrecondition", err)
 	}
 	if err := revoke("admin", &api.RevokeRequest{NewList: true}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("an admin can revoke the own name of the admin: %v", err)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "{torn" {
-		t.Errorf("what was refused has changed the file: %q, %v", text, err)
+		t.Errorf("a rejected call has changed the ledger: %q, %v", text, err)
 	}
 	if err := revoke("emil", &api.RevokeRequest{NewList: true}); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{torn" {
-		t.Errorf("the damaged file was not kept: %q, %v", text, err)
+		t.Errorf("the damaged ledger was not saved: %q, %v", text, err)
 	}
 	if callers, err = accepted(); err != nil || len(callers.Clients) == 0 {
-		t.Errorf("after a new book was begun: %d bytes of client CAs, %v", len(callers.Clients), err)
+		t.Errorf("after a new list was begun: %d bytes of client CAs, %v", len(callers.Clients), err)
 	}
 }

@@ -31,10 +31,12 @@ type fakeStream struct {
 
 func (s fakeStream) Context() context.Context { return s.ctx }
 
-// TestCallPanics checks that a call that panics fails alone. It is recorded with its caller, and
-// separately with its stack; the health counts it, and a version on trial is rolled back.
+// TestCallPanics checks that a panic fails only the call in which it occurs. The audit log records
+// the call with its caller, and the panic; an event has the stack. The health counts the panic, and
+// a version on trial is rolled back.
 func TestCallPanics(t *testing.T) {
-	// its clock does not advance during a write, so a slow disk exceeds no timeout of the audit log
+	// The clock of synctest does not advance during a write, so a slow disk does not cause a
+	// timeout of the audit log.
 	synctest.Test(t, func(t *testing.T) {
 		m := controlPlane(t)
 		m.pairing, m.reports = unpaired(), recording(t).reports
@@ -42,7 +44,7 @@ func TestCallPanics(t *testing.T) {
 		t.Cleanup(func() { panics.OnPanic(nil) })
 		if have := (&api.HealthResponse{Healthy: true}); true {
 			if health.Add(have, (events.PanicState{}).Check()); !have.Healthy || len(have.Checks) != 0 || (events.PanicState{}).Reason("2") != "" {
-				t.Errorf("before anything has panicked: %v", have)
+				t.Errorf("before the first panic: %v", have)
 			}
 		}
 
@@ -53,13 +55,13 @@ func TestCallPanics(t *testing.T) {
 			return nothing.Machine.Metadata.Name, nil // as if the configuration had disappeared
 		})
 		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "nil pointer") {
-			t.Errorf("a call: %v", err)
+			t.Errorf("a call that panics: %v", err)
 		}
 		err = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(any, grpc.ServerStream) error { panic("a fake") })
 		if status.Code(err) != codes.Internal {
-			t.Errorf("a stream: %v", err)
+			t.Errorf("a stream that panics: %v", err)
 		}
-		// A goroutine that a handler has started, and waits for.
+		// The handler starts a goroutine that panics, and waits for its end.
 		serve := machinedapi.Serve(m.power.Running().Done())
 		version := func(err error) error {
 			_, got := g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(context.Context, any) (any, error) { return nil, err })
@@ -67,7 +69,7 @@ func TestCallPanics(t *testing.T) {
 		}
 		err = version(serve(ctx, func(context.Context, func()) error { panic("a fake below") }))
 		if status.Code(err) != codes.Internal {
-			t.Errorf("a goroutine of a call: %v", err)
+			t.Errorf("a call with a goroutine that panics: %v", err)
 		}
 		if err := version(nil); err != nil {
 			t.Errorf("the next call: %v", err)
@@ -77,21 +79,21 @@ func TestCallPanics(t *testing.T) {
 		have := &api.HealthResponse{Healthy: true}
 		health.Add(have, now.Check())
 		if why := now.Reason("2"); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
-			t.Errorf("a version on trial is left for %q", why)
+			t.Errorf("the reason for the rollback of a version on trial is %q", why)
 		}
 		if now.Panics != 3 || !have.Healthy || len(have.Checks) != 1 || !strings.Contains(have.Checks[0].Detail, "panicked 3 times") {
-			t.Errorf("%+v, %v", now, have)
+			t.Errorf("after three panics: %+v, %v", now, have)
 		}
 		now.BackingOff = []string{"snapshots"}
 		if health.Add(have, now.Check()); have.Healthy {
-			t.Error("a task rests, and the machine is well")
+			t.Error("the machine is healthy although a task backs off")
 		}
 		stack := false
 		for _, e := range m.reports.events.After(0) {
 			stack = stack || e.Kind == "stack" && strings.Contains(e.Message, "TestCallPanics")
 		}
 		if !stack {
-			t.Error("no event says where it was")
+			t.Error("no event has the stack of the panic")
 		}
 		changes, _ := m.reports.auditLog.Records()
 		got := map[string]int{}
@@ -99,13 +101,13 @@ func TestCallPanics(t *testing.T) {
 			got[e.Role+" "+e.Method+" "+e.Status]++
 		}
 		if got["nobody panic Internal"] != 3 || got["admin "+api.Machine_Reboot_FullMethodName+" Internal"] == 0 {
-			t.Errorf("on record: %v", got)
+			t.Errorf("the audit log has the entries %v", got)
 		}
 	})
 }
 
-// TestConfigurationGoes checks that a call gets an answer if its configuration disappears between
-// two steps (a trial that reverts to an unreadable configuration).
+// TestConfigurationGoes checks that no call panics or blocks if the configuration disappears
+// between two steps of the call. This happens when a trial reverts to an unreadable configuration.
 func TestConfigurationGoes(t *testing.T) {
 	m := controlPlane(t)
 	whole, _ := m.config.active.Cell().Get()

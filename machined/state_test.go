@@ -33,9 +33,9 @@ func TestDiagnosisWithoutCluster(t *testing.T) {
 	select {
 	case s := <-done:
 		if !s.Present || s.Machine != "n1" || s.StagedUnknown != "" {
-			t.Errorf("%+v", s)
+			t.Errorf("the topic is %+v", s)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("it waits for the ledger")
+		t.Error("the plan or the topic waits for the ledger")
 	}
 }

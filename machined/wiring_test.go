@@ -6,16 +6,17 @@ import (
 	"testing"
 )
 
-// TestWiring checks that newMachine gives each package all its dependencies: a package that is made
-// too early gets a nil value.
+// TestWiring checks that newMachine gives each package all its dependencies. A package that is
+// created before one of its dependencies would get nil.
 func TestWiring(t *testing.T) {
 	for _, field := range unset(reflect.ValueOf(newMachine()).Elem(), "machine") {
 		t.Errorf("%s is not set", field)
 	}
 }
 
-// unset returns the nil fields of machine and of the types of this package below it, and of every
-// value that is a dependency: a field with the name "deps", and the structs in it.
+// unset returns the nil fields of the struct v. It also searches the fields that are structs or
+// types of this package, and the dependencies of other packages: their fields with the name "deps".
+// path is the name of v.
 func unset(v reflect.Value, path string) (missing []string) {
 	for i := range v.NumField() {
 		name, field := path+"."+v.Type().Field(i).Name, v.Field(i)
@@ -40,7 +41,7 @@ func unset(v reflect.Value, path string) (missing []string) {
 	return missing
 }
 
-// dependencies returns the nil fields of the dependencies of a package.
+// dependencies returns the nil fields of the dependencies of v, a value of another package.
 func dependencies(v reflect.Value, path string) (missing []string) {
 	if v.Kind() != reflect.Struct {
 		return nil

@@ -47,7 +47,7 @@ func serveConfined(t *testing.T, dir string) {
 	b.want(c, "/metrics/host", "", http.StatusOK, `node_scrape_collector_success{collector="netdev"} 1`)
 	b.want(c, "/metrics/machine", "", http.StatusOK, "of_machine 1")
 	if err := exec.Command("/proc/self/exe").Run(); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("another program: %v", err)
+		t.Errorf("the start of another program: %v", err)
 	}
 	if _, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("a TCP socket: %v", err)
@@ -63,6 +63,6 @@ func serveConfined(t *testing.T, dir string) {
 		t.Errorf("a new file: %v", err)
 	}
 	if _, err := net.Dial("tcp", "127.0.0.1:1"); err == nil || !strings.Contains(fmt.Sprint(err), "permitted") {
-		t.Errorf("a connection to elsewhere: %v", err)
+		t.Errorf("a TCP connection to another server: %v", err)
 	}
 }

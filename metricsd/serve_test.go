@@ -36,7 +36,7 @@ type bench struct {
 	log               *portservertest.Log
 
 	mu     sync.Mutex
-	answer http.HandlerFunc // the handler of every process; nil: a metric with the path in its name
+	answer http.HandlerFunc // the handler of every process; if nil, process sends a metric
 }
 
 // tokensOf has the status with which the fake orchestrator-node answers for each token.
@@ -87,7 +87,8 @@ func newBenchIn(t *testing.T, root string) *bench {
 	return b
 }
 
-// process handles the requests to the sockets of the other processes.
+// process handles the requests to the sockets of the other processes. If b.answer is nil, process
+// sends a metric with the path in its name.
 func (b *bench) process(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == nodespec.AuthorizeMetrics {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -158,7 +159,8 @@ func (b *bench) revoke(list ...trust.Revocation) {
 	b.writeJSON(nodespec.Revoked, trust.RevokedSet{Revoked: list, TrustedRoots: []string{pki.Fingerprint(b.operator.Cert)}})
 }
 
-// client returns a client with a certificate (nil: none). It reuses one connection.
+// client returns a client with the certificate leaf, or without a certificate if leaf is nil. The
+// client reuses one connection.
 func (b *bench) client(leaf *pki.Leaf) *http.Client {
 	config := &tls.Config{RootCAs: x509.NewCertPool()}
 	config.RootCAs.AddCert(b.cluster.Cert)
@@ -195,6 +197,7 @@ func (b *bench) get(c *http.Client, path, token string) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
+// want checks the status of the answer for a path, and that the body contains text.
 func (b *bench) want(c *http.Client, path, token string, status int, text string) {
 	b.t.Helper()
 	if got, says := b.get(c, path, token); got != status || !strings.Contains(says, text) {
@@ -217,7 +220,7 @@ func TestCallers(t *testing.T) {
 		status int // 0: the connection is rejected
 		says   string
 	}{
-		{"nothing", nil, "", http.StatusUnauthorized, "a token of the cluster"},
+		{"no credentials", nil, "", http.StatusUnauthorized, "a token of the cluster"},
 		{"a password", nil, "Basic YTpi", http.StatusUnauthorized, "a token of the cluster"},
 		{"an empty token", nil, "Bearer ", http.StatusUnauthorized, "a token of the cluster"},
 		{"a huge token", nil, "Bearer " + strings.Repeat("x", maxToken+1), http.StatusUnauthorized, "too long"},
@@ -229,18 +232,18 @@ func TestCallers(t *testing.T) {
 		{"operator", issue(pki.Spec{CN: "a", O: []string{pki.RoleOperator}}), "", http.StatusOK, "of_machine 1"},
 		{"admin", issue(pki.Spec{CN: "a", O: []string{pki.RoleAdmin}}), "", http.StatusOK, "of_machine 1"},
 		{"a certificate without a role", issue(pki.Spec{CN: "a"}), "", http.StatusForbidden, "no role that may read metrics"},
-		{"a narrow role", issue(pki.Spec{CN: "a", O: []string{pki.RoleEtcdBackup}}), "", http.StatusForbidden, "no role that may read metrics"},
+		{"the role for etcd backups", issue(pki.Spec{CN: "a", O: []string{pki.RoleEtcdBackup}}), "", http.StatusForbidden, "no role that may read metrics"},
 		{"a role of a machine", issue(pki.Spec{CN: "a", O: []string{pki.RoleMachine}}), "", http.StatusForbidden, "no role that may read metrics"},
 		{"a wrong role with a good token", issue(pki.Spec{CN: "a"}), "Bearer prometheus", http.StatusForbidden, "no role that may read metrics"},
 		{"a foreign CA", b.leaf(mustCA(t, "operator"), pki.Spec{CN: "a", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day}), "", 0, ""},
 		{"the CA of the cluster", b.leaf(b.cluster, pki.Spec{CN: "a", O: []string{pki.RoleAdmin, "system:masters"}, Usage: pki.Client, TTL: day}), "", 0, ""},
 		{"a server's certificate", b.leaf(b.operator, pki.Spec{CN: "a", O: []string{pki.RoleAdmin}, Usage: pki.Server, TTL: day}), "", 0, ""},
-		{"expired", b.leaf(b.operator, pki.Spec{CN: "a", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day, Now: past}), "", 0, ""},
+		{"an expired certificate", b.leaf(b.operator, pki.Spec{CN: "a", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day, Now: past}), "", 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			status, says := b.get(b.client(c.leaf), "/metrics/machine", c.token)
 			if status != c.status || !strings.Contains(says, c.says) {
-				t.Errorf("%d %.300q; want %d %q", status, says, c.status, c.says)
+				t.Errorf("the answer is %d %.300q; want %d %q", status, says, c.status, c.says)
 			}
 		})
 	}
@@ -361,7 +364,7 @@ func TestBadProcess(t *testing.T) {
 		}
 	})
 	if status, says := b.get(c, "/metrics/machine", ""); status != 0 || !strings.Contains(says, "EOF") {
-		t.Errorf("too much: %d %.100q; want an incomplete answer", status, says)
+		t.Errorf("a process that sends too much: %d %.100q; want an incomplete answer", status, says)
 	}
 	b.setAnswer(nil)
 	b.want(c, "/metrics/machine", "", http.StatusOK, "of_machine 1")

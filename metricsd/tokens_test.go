@@ -13,19 +13,19 @@ func TestTokens(t *testing.T) {
 	const min = time.Minute
 	type step struct {
 		after  time.Duration // time since the previous step
-		answer verdict       // verdict of the API server; unknown: the server is unreachable
+		answer verdict       // verdict of the API server; unknown if the server is unreachable
 		want   verdict
-		asked  bool
+		asked  bool // whether the API server is called
 	}
 	for name, steps := range map[string][]step{
-		"a fresh answer":             {{0, admitted, admitted, true}, {freshTime - 1, forbidden, admitted, false}, {1, forbidden, forbidden, true}},
-		"a rejection is not stored":  {{0, forbidden, forbidden, true}, {1, admitted, admitted, true}, {1, forbidden, admitted, false}},
-		"an invalid token":           {{0, unauthenticated, unauthenticated, true}, {1, unauthenticated, unauthenticated, true}},
-		"never admitted, no answer":  {{0, unknown, unknown, true}, {1, admitted, admitted, true}},
-		"no answer after admission":  {{0, admitted, admitted, true}, {2 * min, unknown, admitted, true}, {recheckInterval - 1, unknown, admitted, false}, {1, unknown, admitted, true}},
-		"no answer for long":         {{0, admitted, admitted, true}, {staleTime - 1, unknown, admitted, true}, {1, unknown, unknown, true}, {1, unknown, unknown, true}},
-		"the answer after no answer": {{0, admitted, admitted, true}, {2 * min, unknown, admitted, true}, {recheckInterval, forbidden, forbidden, true}, {1, unknown, unknown, true}},
-		"admitted again":             {{0, admitted, admitted, true}, {2 * min, admitted, admitted, true}, {freshTime - 1, unknown, admitted, false}},
+		"a fresh answer":              {{0, admitted, admitted, true}, {freshTime - 1, forbidden, admitted, false}, {1, forbidden, forbidden, true}},
+		"a rejection is not stored":   {{0, forbidden, forbidden, true}, {1, admitted, admitted, true}, {1, forbidden, admitted, false}},
+		"an invalid token":            {{0, unauthenticated, unauthenticated, true}, {1, unauthenticated, unauthenticated, true}},
+		"never admitted, no answer":   {{0, unknown, unknown, true}, {1, admitted, admitted, true}},
+		"no answer after admission":   {{0, admitted, admitted, true}, {2 * min, unknown, admitted, true}, {recheckInterval - 1, unknown, admitted, false}, {1, unknown, admitted, true}},
+		"no answer for staleTime":     {{0, admitted, admitted, true}, {staleTime - 1, unknown, admitted, true}, {1, unknown, unknown, true}, {1, unknown, unknown, true}},
+		"a rejection after no answer": {{0, admitted, admitted, true}, {2 * min, unknown, admitted, true}, {recheckInterval, forbidden, forbidden, true}, {1, unknown, unknown, true}},
+		"admitted again":              {{0, admitted, admitted, true}, {2 * min, admitted, admitted, true}, {freshTime - 1, unknown, admitted, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now, asked, answer := time.Unix(1790000000, 0), 0, unknown
@@ -60,7 +60,7 @@ func TestTokenFlood(t *testing.T) {
 	}, func() time.Time { return now })
 	check := func(token, peer string) (verdict, error) { return tokens.check(t.Context(), token, peer) }
 	if got, err := check("good", "10.0.0.5:1"); got != admitted {
-		t.Fatalf("%v, %v", got, err)
+		t.Fatalf("a valid token before the flood: %v, %v", got, err)
 	}
 	for i := range 1000 {
 		_, _ = check(fmt.Sprint("bad", i), "10.0.0.5:1")

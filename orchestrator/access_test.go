@@ -148,7 +148,7 @@ func whoAmI(ctx context.Context, client kubernetes.Interface) (authenticationv1.
 	return review.Status.UserInfo, nil
 }
 
-// waitUser waits until the API server identifies the caller by the user name name.
+// waitUser waits until the API server identifies the caller by the given user name.
 func waitUser(ctx context.Context, t *testing.T, client kubernetes.Interface, name string) authenticationv1.UserInfo {
 	t.Helper()
 	var user authenticationv1.UserInfo
@@ -163,12 +163,12 @@ func waitUser(ctx context.Context, t *testing.T, client kubernetes.Interface, na
 	return user
 }
 
-// callers tests every method of authentication (NA-01 to NA-07, NA-09).
+// callers tests every method of authentication.
 func callers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, o *outside) {
 	t.Run("certificate", func(t *testing.T) {
 		user, err := whoAmI(ctx, m.client(t, "alice", "team-a", "team-b"))
 		if err != nil || user.Username != "alice" || !slices.Equal(user.Groups, []string{"team-a", "team-b", "system:authenticated"}) {
-			t.Errorf("%+v, %v", user, err)
+			t.Errorf("the user is %+v, %v", user, err)
 		}
 	})
 	t.Run("program", func(t *testing.T) {
@@ -191,7 +191,7 @@ func callers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 			Command: "cat", Args: []string{file}, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 		}
 		if user, err := whoAmI(ctx, kubernetes.NewForConfigOrDie(c)); err != nil || user.Username != "bob" {
-			t.Errorf("%+v, %v", user, err)
+			t.Errorf("the user is %+v, %v", user, err)
 		}
 	})
 	t.Run("name and password", func(t *testing.T) {
@@ -254,7 +254,7 @@ func boundToken(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 	}
 	client := m.withToken(t, request.Status.Token)
 	if user, err := whoAmI(ctx, client); err != nil || user.Username != claims.Subject {
-		t.Errorf("%+v, %v", user, err)
+		t.Errorf("the user is %+v, %v", user, err)
 	}
 	now := int64(0)
 	if err := admin.CoreV1().Pods("default").Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
@@ -265,13 +265,12 @@ func boundToken(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 		return apierrors.IsUnauthorized(err), nil
 	})
 	if err != nil {
-		t.Errorf("the token outlives its pod: %v", err)
+		t.Errorf("the token is valid after the deletion of its pod: %v", err)
 	}
 }
 
-// rights checks that reviews agree with RBAC (NA-14 to NA-16), and that a webhook can forbid
-// operations that RBAC allows (NA-13). The API server does not call the webhook for the cluster's
-// own components.
+// rights checks that access reviews agree with RBAC, and that a webhook can forbid operations that
+// RBAC allows. The API server does not call the webhook for the cluster's own components.
 func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, o *outside) {
 	for _, name := range []string{"open", "closed"} {
 		if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -312,7 +311,7 @@ func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		Spec:       authorizationv1.SubjectAccessReviewSpec{User: "frank", ResourceAttributes: deletion("open")},
 	}
 	if review, err := erin.AuthorizationV1().LocalSubjectAccessReviews("open").Create(ctx, local, metav1.CreateOptions{}); err != nil || review.Status.Allowed {
-		t.Errorf("a review in her own namespace: %+v, %v", review, err)
+		t.Errorf("a review by an administrator of the namespace: %+v, %v", review, err)
 	}
 	whole := &authorizationv1.SubjectAccessReview{Spec: local.Spec}
 	if _, err := erin.AuthorizationV1().SubjectAccessReviews().Create(ctx, whole, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
@@ -391,8 +390,8 @@ func plainPod(name string) *corev1.Pod {
 	}
 }
 
-// TestCheckAccess checks that an unreadable configuration is reported by its field in the
-// configuration, and that a readable configuration passes.
+// TestCheckAccess checks that checkAccess reports an invalid value by its field in the
+// configuration, and accepts a valid configuration.
 func TestCheckAccess(t *testing.T) {
 	certificate := func() config.Bundle {
 		ca, err := pki.NewCA("x", time.Hour)
@@ -414,14 +413,14 @@ func TestCheckAccess(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*credentials.Access)
-		want   string // empty: no problem
+		want   string // empty if there is no problem
 	}{
-		{"all well", func(*credentials.Access) {}, ""},
+		{"a valid configuration", func(*credentials.Access) {}, ""},
 		{"a proxy and a CA of the site", func(a *credentials.Access) {
 			a.Issuers = credentials.IssuerAccess{Proxy: true, CAs: certificate.PEM()}
 		}, ""},
-		{"a user name that is no text", func(a *credentials.Access) { a.Authentication.JWT[0].Username = "claims.sub ==" }, "Cluster.spec.kubernetes.authentication.jwt[0].username: Invalid value"},
-		{"a rule that is no yes or no", func(a *credentials.Access) {
+		{"an expression for the user name that is invalid", func(a *credentials.Access) { a.Authentication.JWT[0].Username = "claims.sub ==" }, "Cluster.spec.kubernetes.authentication.jwt[0].username: Invalid value"},
+		{"a claim rule that is not boolean", func(a *credentials.Access) {
 			a.Authentication.JWT[0].ClaimRules = []config.Rule{{Expression: "claims.sub + 'x'"}}
 		}, "Cluster.spec.kubernetes.authentication.jwt[0].claimRules[0].expression: "},
 		{"the cluster's own issuer", func(a *credentials.Access) {

@@ -194,7 +194,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	state("shop", "Ready", "")
 	r, err := records.Get(ctx, "shop", metav1.GetOptions{})
 	if err != nil || !strings.Contains(r.Data["notes"], "Pod shop/shop-test: hooks for test are not supported") || !strings.Contains(r.Data["rights"], "get, create, patch configmaps, services (core) in the whole cluster") {
-		t.Errorf("%v %q", err, r.Data)
+		t.Errorf("the record of the add-on: %v, %q", err, r.Data)
 	}
 	orders := dynamic.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).Resource(schema.GroupVersionResource{Group: "shop.example.com", Version: "v1", Resource: "orders"}).Namespace("shop")
 	order, err := orders.Get(ctx, "first", metav1.GetOptions{})
@@ -207,18 +207,18 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	if err := maps.Delete(ctx, "shop", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await("what was deleted is back", color("blue"))
+	await("the deleted object is created again", color("blue"))
 	if took := time.Since(deleted); took > 30*time.Second {
 		t.Errorf("the deleted object was created again after %v", took)
 	}
 	modify(ctx, t, maps.Get, maps.Update, "shop", func(c *corev1.ConfigMap) { c.Data["color"] = "red" })
-	await("what was changed is as it was", color("blue"))
+	await("the changed object is restored", color("blue"))
 
 	// The document changes: a Service is no longer wanted.
 	next := shop()
 	next.Manifests = []string{strings.NewReplacer("blue", "green", "kind: Service", "kind: ConfigMap", "name: shop}\n    spec: {ports: [{port: 80}], selector: {app: shop}}", "name: other}").Replace(shopChart)}
 	m.configure(t, next)
-	await("the new text counts", color("green"))
+	await("the new manifests are applied", color("green"))
 	await("the Service is gone", func(ctx context.Context) bool {
 		_, err := admin.CoreV1().Services("shop").Get(ctx, "shop", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
@@ -252,9 +252,9 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	state("guest", "Ready", "")
 
 	scaledObject(ctx, t, admin, await, func(deployment string) {
-		of := guest
-		of.Manifests = append([]string{deployment}, guest.Manifests...)
-		m.configure(t, next, of)
+		changed := guest
+		changed.Manifests = append([]string{deployment}, guest.Manifests...)
+		m.configure(t, next, changed)
 	})
 	m.configure(t, next, guest)
 	await("the Deployment is gone", func(ctx context.Context) bool {
@@ -267,9 +267,9 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	shelf := artifacttest.Source{}
 	sum := shelf.Put("{apiVersion: v1, kind: ConfigMap, metadata: {name: fetched}}")
 	guest.Manifests = nil
-	guest.Artifact = nodespec.Artifact{Name: "registry.example.com/guest@sha256:" + sum, SHA256: sum, Missing: "nobody has brought it"}
+	guest.Artifact = nodespec.Artifact{Name: "registry.example.com/guest@sha256:" + sum, SHA256: sum, Missing: "it was not fetched"}
 	m.configure(t, next, guest)
-	state("guest", "Failed", "artifact: nobody has brought it")
+	state("guest", "Failed", "artifact: it was not fetched")
 	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "x", metav1.GetOptions{}); err != nil {
 		t.Errorf("an object of the previous manifests while the artifact is missing: %v", err)
 	}
@@ -297,7 +297,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Fatal(err)
 	}
 	m.configure(t)
-	await("both are deleted", func(ctx context.Context) bool {
+	await("the records of both add-ons are deleted", func(ctx context.Context) bool {
 		all, err := records.List(ctx, metav1.ListOptions{LabelSelector: "orlop.dev/addon-record"})
 		return err == nil && len(all.Items) == 0
 	})
@@ -313,7 +313,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Errorf("orders: %v %v", err, all)
 	}
 	if _, err := admin.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{}); err != nil {
-		t.Errorf("the namespace: %v", err)
+		t.Errorf("the namespace of the removed add-on: %v", err)
 	}
 
 	// The component's identity may impersonate no other account.

@@ -93,7 +93,7 @@ func TestBrokenExtensions(t *testing.T) {
 	m.suspend(ctx, t, "validatingwebhookconfiguration", "dead")
 	m.suspend(ctx, t, "apiservice", "v1.dead.example.org")
 	m.suspend(ctx, t, "customresourcedefinition", "things.example.org")
-	// Now the policy alone rejects requests. It also applies to the system's requests in
+	// Now only the policy rejects requests. The policy also applies to the system's requests in
 	// kube-system.
 	api.waitDetail(t, 2*time.Minute, extensions.Name, "ValidatingAdmissionPolicyBinding frozen")
 	m.suspend(ctx, t, "validatingadmissionpolicybinding", "frozen")
@@ -299,8 +299,8 @@ func mutatingPolicy(ctx context.Context, t *testing.T, m machine, admin kubernet
 	m.suspend(ctx, t, "mutatingadmissionpolicy", "labels")
 }
 
-// untrustedConverter creates a definition with a converter that accepts connections, and has a
-// certificate that the server does not trust.
+// untrustedConverter creates a definition with a converter that accepts connections, but has a
+// certificate that the API server does not trust.
 func untrustedConverter(ctx context.Context, t *testing.T, m machine, api *started, healthy func()) {
 	converter := httptest.NewTLSServer(http.NotFoundHandler())
 	defer converter.Close()
@@ -419,7 +419,7 @@ func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
 		t.Fatalf("%s %s: %v", kind, name, err)
 	}
 	if !json.Valid(read.Object) {
-		t.Errorf("%s %s: %s", kind, name, read.Object)
+		t.Errorf("%s %s: the copy is no valid JSON: %s", kind, name, read.Object)
 	}
 	order.Action, order.UID = nodespec.SuspendRemove, read.UID
 	if _, err := breakglass.Run(ctx, client, order); err != nil {

@@ -94,8 +94,8 @@ type described struct {
 type control struct {
 	id, wanted string
 	manual     bool                           // the benchmark's term: a person has to decide
-	check      func(machine described) string // returns the problem
-	why        string                         // how it is met in another way, or why it is not
+	check      func(machine described) string // returns the problem, or ""
+	why        string                         // how else the control is met, or why it is not met
 	open       bool                           // not met
 }
 
@@ -157,7 +157,8 @@ func atLeast(name, flag string, want int) func(described) string {
 	}
 }
 
-// has requires an entry in the list of a flag, or its absence.
+// has requires that the list of a flag contains an entry, or, if want is false, does not contain
+// it.
 func has(name, flag, entry string, want bool) func(described) string {
 	return func(d described) string {
 		v, _ := d.value(name, flag)
@@ -196,8 +197,8 @@ func equal(want any) func(any) bool { return func(v any) bool { return v == want
 func given(v any) bool              { return v != nil && v != "" }
 func absent(v any) bool             { return v == nil }
 
-// strong requires a list of cipher suites. The list has at least one suite. Go calls each suite
-// secure, and each has forward secrecy.
+// strong requires a list of at least one cipher suite, all with forward secrecy and ECDSA. Go calls
+// these suites secure.
 func strong(v any) bool {
 	list, _ := v.([]any)
 	for _, suite := range list {
@@ -208,7 +209,7 @@ func strong(v any) bool {
 	return len(list) > 0
 }
 
-// closed requires that only their user can access the files of components.
+// closed requires that only their user can access the files of components, except for resolv.conf.
 func closed(names ...string) func(described) string {
 	return func(d described) string {
 		for _, name := range names {
@@ -225,10 +226,10 @@ func closed(names ...string) func(described) string {
 	}
 }
 
-// kept requires that only the user of a component can access the files that machined writes for it,
-// and that these files are read-only. Issued files always have mode 0400, and directories 0700
-// (credentials.Leaf, credentials.Dir).
-func kept(d described) string {
+// ownerOnly requires that only the user of a component can access the files that machined writes
+// for it, and that these files are read-only. Issued files always have mode 0400, and directories
+// 0700 (credentials.Leaf, credentials.Dir).
+func ownerOnly(d described) string {
 	if len(d.credentials.Dirs) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
 		return "there are no credentials"
 	}
@@ -253,9 +254,9 @@ func unprivileged(dir string) func(described) string {
 	}
 }
 
-// sealing checks the first of the providers that encrypt Secrets, which is the provider for writes.
-// It requires that this provider is of a certain kind and has a key.
-func sealing(provider string) func(described) string {
+// encryptsBy checks the first of the providers that encrypt Secrets, which is the provider for
+// writes. It requires that this provider is of a certain kind and has a key.
+func encryptsBy(provider string) func(described) string {
 	return func(d described) string {
 		for _, f := range d.credentials.Files {
 			if filepath.Base(f.Path) != nodespec.Encryption {
@@ -275,7 +276,7 @@ func sealing(provider string) func(described) string {
 					return ""
 				}
 			}
-			return fmt.Sprintf("Secrets are not sealed by %s: %s", provider, f.Path)
+			return fmt.Sprintf("Secrets are not encrypted by %s: %s", provider, f.Path)
 		}
 		return "there is no file " + nodespec.Encryption
 	}
@@ -293,9 +294,9 @@ func all(checks ...func(described) string) func(described) string {
 	}
 }
 
-// The function over requires that the API server reaches etcd by a Unix socket, so that the
+// overSocket requires that the API server reaches etcd by a Unix socket, so that the
 // connection needs no TLS.
-func over(d described) string {
+func overSocket(d described) string {
 	if v, _ := d.value(apiServer, "etcd-servers"); !strings.HasPrefix(v, "unix:///") {
 		return "--etcd-servers is " + v
 	}
@@ -321,8 +322,8 @@ var benchmark = []struct {
 		{id: "1.1.12", wanted: "etcd's data directory belongs to etcd", check: unprivileged("api"), why: "the directory belongs to the user of the process `api`, in which etcd runs and which is not root"},
 		{id: "1.1.13–1.1.14", wanted: "the administrator's credentials are 0600 and root's", why: "a machine has no administrator's credentials; `orlopctl kubeconfig` creates them on the operator's computer, with a limited validity"},
 		{id: "1.1.15–1.1.18", wanted: "kubeconfigs of scheduler and controller manager are 0600 and root's", check: closed(manager, kubeScheduler), why: ownUser},
-		{id: "1.1.19", wanted: "the directory of the keys belongs to root", check: kept, why: inMemory},
-		{id: "1.1.20–1.1.21", wanted: "certificates are 0644 or stricter, keys 0600", manual: true, check: kept, why: inMemory},
+		{id: "1.1.19", wanted: "the directory of the keys belongs to root", check: ownerOnly, why: inMemory},
+		{id: "1.1.20–1.1.21", wanted: "certificates are 0644 or stricter, keys 0600", manual: true, check: ownerOnly, why: inMemory},
 	}},
 	{"1.2 API server", []control{
 		{id: "1.2.1", wanted: "--anonymous-auth=false", manual: true, check: set(apiServer, "authentication-config"), why: onAHealth},
@@ -347,12 +348,12 @@ var benchmark = []struct {
 		{id: "1.2.20", wanted: "--request-timeout as appropriate", manual: true, check: unset(apiServer, "request-timeout")},
 		{id: "1.2.21", wanted: "--service-account-lookup is not disabled", check: unset(apiServer, "service-account-lookup")},
 		{id: "1.2.22", wanted: "--service-account-key-file", check: set(apiServer, "service-account-key-file")},
-		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server connects to the etcd of its machine over a Unix socket, never over a network. The socket is in a directory with mode 0700 that belongs to the user of their process"},
+		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: overSocket, why: "the API server connects to the etcd of its machine over a Unix socket, never over a network. The socket is in a directory with mode 0700 that belongs to the user of their process"},
 		{id: "1.2.24", wanted: "--tls-cert-file, --tls-private-key-file", check: set(apiServer, "tls-cert-file", "tls-private-key-file")},
 		{id: "1.2.25", wanted: "--client-ca-file", check: set(apiServer, "client-ca-file")},
-		{id: "1.2.26", wanted: "--etcd-cafile", check: over, why: "see 1.2.23"},
+		{id: "1.2.26", wanted: "--etcd-cafile", check: overSocket, why: "see 1.2.23"},
 		{id: "1.2.27", wanted: "--encryption-provider-config", manual: true, check: set(apiServer, "encryption-provider-config")},
-		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "the API server encrypts with the first provider in its list. `machined/credentials` puts secretbox there, with the key of the configuration, which every cluster has; with a key manager that encrypts, it puts kms there"},
+		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: encryptsBy("secretbox"), why: "the API server encrypts with the first provider in its list. `machined/credentials` puts secretbox there, with the key of the configuration, which every cluster has; with a key manager that encrypts, it puts kms there"},
 		{id: "1.2.29", wanted: "strong cipher suites", manual: true, check: suites(apiServer)},
 		{id: "1.2.30", wanted: "--service-account-extend-token-expiration=false", check: is(apiServer, "service-account-extend-token-expiration", "false")},
 	}},
@@ -389,7 +390,7 @@ var benchmark = []struct {
 		{id: "4.1.1–4.1.2", wanted: "the kubelet's service file is 0600 and root's", why: noPod},
 		{id: "4.1.3–4.1.4", wanted: "the proxy's kubeconfig is 0600 and root's", manual: true, check: closed(proxy)},
 		{id: "4.1.5–4.1.6", wanted: "the kubelet's kubeconfig is 0600 and root's", check: closed(agent)},
-		{id: "4.1.7–4.1.8", wanted: "the clients' CA is 0644 or stricter and root's", manual: true, check: kept, why: inMemory},
+		{id: "4.1.7–4.1.8", wanted: "the clients' CA is 0644 or stricter and root's", manual: true, check: ownerOnly, why: inMemory},
 		{id: "4.1.9–4.1.10", wanted: "the kubelet's configuration is 0600 and root's", check: closed(agent)},
 	}},
 	{"4.2 Kubelet", []control{
@@ -440,7 +441,7 @@ func authorizers(kind string, want bool) func(described) string {
 				return ""
 			}
 		}
-		return fmt.Sprintf("the authorizer %s is there: %v", kind, !want)
+		return fmt.Sprintf("the API server has the authorizer %s: %v", kind, !want)
 	}
 }
 
@@ -482,9 +483,9 @@ func audited(d described) string {
 					}).Level
 					switch {
 					case level == auditv1.LevelNone:
-						return fmt.Sprintf("that %s may %s %s is not logged", who.Name, verb, what.resource)
+						return fmt.Sprintf("requests of %s to %s %s are not logged", who.Name, verb, what.resource)
 					case level != auditv1.LevelMetadata && what.group != "rbac.authorization.k8s.io":
-						return fmt.Sprintf("what %s is to %s in %s is logged as a whole", who.Name, verb, what.resource)
+						return fmt.Sprintf("requests of %s to %s %s are logged with their content", who.Name, verb, what.resource)
 					}
 				}
 			}

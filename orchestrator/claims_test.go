@@ -28,10 +28,10 @@ import (
 // deploymentResource is the resource of upstream's MachineDeployment.
 var deploymentResource = schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: "v1beta2", Resource: "machinedeployments"}
 
-// claimed enables claims and checks with the real API server that: a MachineDeployment claims the
-// approved waiting machine; its Machine and the list for machined appear; a signed rule approves
-// another machine; a node cannot read templates, rules and sets; `kubectl scale` removes the
-// machine again.
+// claimed enables claims. It checks with the real API server that a MachineDeployment claims the
+// approved waiting machine, and that the Machine object and the list for machined appear. A signed
+// rule approves another machine. A node cannot read templates, rules and sets. `kubectl scale`
+// removes the machine again.
 func (w machineTest) claimed(t *testing.T, m machine) {
 	t.Helper()
 	for _, dir := range []string{m.dirs.API, m.dirs.Controllers} {

@@ -72,8 +72,8 @@ func TestControlPlane(t *testing.T) {
 		return n.Spec.PodCIDR == "10.244.0.0/24" && marked
 	})
 	t.Logf("%6.2fs node has its pod range", time.Since(zero).Seconds())
-	// A client can create a pod, with all objects that the pod mounts, as soon as all components
-	// are ready.
+	// As soon as all components are ready, a client can create a pod, because all objects that
+	// the pod mounts exist.
 	if _, err := admin.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
 		t.Errorf("the component namespaces is ready, but: %v", err)
 	}
@@ -123,7 +123,8 @@ func TestControlPlane(t *testing.T) {
 	controllers.logHasNoSecrets(t, secrets)
 }
 
-// network sets loopback up and gives the node's address to a dummy interface.
+// network sets loopback up and adds the node's address to it. A dummy interface would need a kernel
+// module.
 func network(t *testing.T, address string) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
@@ -137,7 +138,6 @@ func network(t *testing.T, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// On loopback, so that the test needs no kernel module.
 	if err := netlink.AddrAdd(lo, parsed); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,8 @@ func (m machine) client(t *testing.T, cn string, groups ...string) kubernetes.In
 	return kubernetes.NewForConfigOrDie(m.config(t, cn, groups...))
 }
 
-func waitNode(ctx context.Context, t *testing.T, client kubernetes.Interface, name, what string, good func(*corev1.Node) bool) {
+// waitNode waits until good returns true for the Node. property describes the expected state.
+func waitNode(ctx context.Context, t *testing.T, client kubernetes.Interface, name, property string, good func(*corev1.Node) bool) {
 	t.Helper()
 	selector := fields.OneTermEqualSelector("metadata.name", name)
 	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", selector)
@@ -171,7 +172,7 @@ func waitNode(ctx context.Context, t *testing.T, client kubernetes.Interface, na
 		return ok && good(n), nil
 	})
 	if err != nil {
-		t.Fatalf("node %s has no %s: %v", name, what, err)
+		t.Fatalf("node %s has no %s: %v", name, property, err)
 	}
 }
 
@@ -226,7 +227,7 @@ func strangers(ctx context.Context, t *testing.T, m machine) {
 		t.Fatal(err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		t.Errorf("etcd's socket has mode %s, others may use it", info.Mode())
+		t.Errorf("etcd's socket has mode %s, so other users may connect to it", info.Mode())
 	}
 }
 
@@ -242,7 +243,7 @@ func sealed(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		}
 		content, err := os.ReadFile(path)
 		if err == nil && bytes.Contains(content, []byte(word)) {
-			t.Errorf("%s holds the secret in the clear", path)
+			t.Errorf("%s contains the secret without encryption", path)
 		}
 		return err
 	})
@@ -254,7 +255,7 @@ func sealed(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Fatal(err)
 	}
 	if bytes.Contains(audit, []byte(word)) {
-		t.Error("the audit log holds the secret")
+		t.Error("the audit log contains the secret")
 	}
 	if !bytes.Contains(audit, []byte(`"resource":"secrets"`)) {
 		t.Error("the audit log has no entry about the creation of the secret")
@@ -270,7 +271,7 @@ func podSecurity(ctx context.Context, t *testing.T, admin kubernetes.Interface) 
 		t.Errorf("a privileged pod in default: %v, want forbidden", err)
 	}
 	if err := admin.CoreV1().Pods("kube-system").Delete(ctx, "p", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("unexpected pod: %v", err)
+		t.Errorf("the rejected pod exists, or cannot be looked for: %v", err)
 	}
 }
 
@@ -291,25 +292,25 @@ func podEviction(ctx context.Context, t *testing.T, admin kubernetes.Interface, 
 	}
 }
 
-// leastRights checks, for each of the machine's own identities, an operation that it must be able
-// to perform and an operation that it must not.
+// leastRights checks, for each identity of the machine's components, one operation for which it has
+// the right, and one for which it has not.
 func leastRights(ctx context.Context, t *testing.T, m machine) {
 	dns := m.client(t, "orlop:coredns")
 	if _, err := dns.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("DNS lists services: %v", err)
+		t.Errorf("DNS cannot list services: %v", err)
 	}
 	if _, err := dns.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("DNS lists secrets: %v, want forbidden", err)
 	}
 	agent := m.client(t, "orlop:node-agent:node-1", "orlop:node-agents")
 	if _, err := agent.CoreV1().Nodes().Get(ctx, "node-1", metav1.GetOptions{}); err != nil {
-		t.Errorf("node agent reads its node: %v", err)
+		t.Errorf("node agent cannot read its node: %v", err)
 	}
 	if _, err := agent.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("node agent lists services: %v", err)
+		t.Errorf("node agent cannot list services: %v", err)
 	}
 	if _, err := agent.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("node agent lists slices: %v", err)
+		t.Errorf("node agent cannot list slices: %v", err)
 	}
 	if err := agent.DiscoveryV1().EndpointSlices("default").Delete(ctx, "kubernetes", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("node agent deletes a slice of another namespace: %v, want forbidden", err)
@@ -318,10 +319,10 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 		t.Errorf("node agent lists secrets: %v, want forbidden", err)
 	}
 	if _, err := agent.CoreV1().Pods("").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("node agent lists all pods, because network policies select them by label: %v", err)
+		t.Errorf("node agent cannot list all pods, which network policies select by label: %v", err)
 	}
 	if _, err := agent.NetworkingV1().NetworkPolicies("").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("node agent lists network policies: %v", err)
+		t.Errorf("node agent cannot list network policies: %v", err)
 	}
 	if _, err := agent.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("node agent lists secrets: %v, want forbidden", err)

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// conventions checks that the API follows the conventions of Kubernetes (NA-10 to NA-12, NA-18,
-// NA-20 to NA-25). The code is upstream's; the test shows that it is assembled completely.
+// conventions checks that the API follows the conventions of Kubernetes. Upstream implements them;
+// the test shows that our API server has all parts of the implementation.
 func conventions(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	t.Run("accounts", func(t *testing.T) { accounts(ctx, t, admin) })
 	t.Run("defaults", func(t *testing.T) { defaults(ctx, t, admin) })
@@ -48,7 +48,7 @@ func accounts(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	waitAccount(soon, t, admin, namespace)
 	secrets, err := admin.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil || len(secrets.Items) != 0 {
-		t.Errorf("%d secrets, %v", len(secrets.Items), err)
+		t.Errorf("a new namespace has %d secrets, want none: %v", len(secrets.Items), err)
 	}
 	pod, err := admin.CoreV1().Pods(namespace).Create(ctx, plainPod("p"), metav1.CreateOptions{})
 	if err != nil {
@@ -68,7 +68,7 @@ func defaults(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || pod.Spec.DNSPolicy != corev1.DNSClusterFirst || pod.Spec.SchedulerName != "default-scheduler" {
-		t.Errorf("defaults: %+v", pod.Spec)
+		t.Errorf("the defaults of a pod are not set: %+v", pod.Spec)
 	}
 	if _, err := admin.CoreV1().Pods("default").Get(ctx, "dry", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the object of a dry run exists: %v", err)
@@ -115,7 +115,7 @@ func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 	defer w.Stop()
 	for i := range changes {
-		for _, seen := range []string{"yes", "no"} { // the selector excludes half of them
+		for _, seen := range []string{"yes", "no"} { // the watch selects "yes"
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("watched-%s-%d", seen, i), Labels: map[string]string{"watched": seen}}}
 			if _, err := maps.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
@@ -134,8 +134,8 @@ func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// versions checks that an object that is written in one version of an API can be read in another
-// version, and that it is then unchanged in the first version.
+// versions checks that a client can write an object in one version of an API and read it in another
+// version, and that the object is unchanged when the client reads it in the first version.
 func versions(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	percent := int32(70)
 	written := &autoscalingv1.HorizontalPodAutoscaler{
@@ -150,11 +150,11 @@ func versions(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 	v2, err := admin.AutoscalingV2().HorizontalPodAutoscalers("default").Get(ctx, "h", metav1.GetOptions{})
 	if err != nil || len(v2.Spec.Metrics) != 1 || v2.Spec.Metrics[0].Resource == nil || *v2.Spec.Metrics[0].Resource.Target.AverageUtilization != percent {
-		t.Fatalf("as v2: %+v, %v", v2, err)
+		t.Fatalf("the object as v2: %+v, %v", v2, err)
 	}
 	v1, err := admin.AutoscalingV1().HorizontalPodAutoscalers("default").Get(ctx, "h", metav1.GetOptions{})
 	if err != nil || *v1.Spec.TargetCPUUtilizationPercentage != percent || v1.Spec.ScaleTargetRef != written.Spec.ScaleTargetRef {
-		t.Errorf("as v1 again: %+v, %v", v1, err)
+		t.Errorf("the object as v1 is not as written: %+v, %v", v1, err)
 	}
 }
 
@@ -217,7 +217,7 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}
 	list, err := boats.List(ctx, metav1.ListOptions{LabelSelector: "pool=a"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].GetName() != "one" {
-		t.Errorf("by label: %+v, %v", list, err)
+		t.Errorf("boats with the label pool=a: %+v, %v", list, err)
 	}
 	bad, err := json.Marshal(map[string]any{"spec": map[string]any{"size": "huge"}})
 	if err != nil {
@@ -233,13 +233,14 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}
 	conditions, _, _ := unstructured.NestedSlice(after.Object, "status", "conditions")
 	if size, _, _ := unstructured.NestedString(after.Object, "spec", "size"); size != "small" || len(conditions) != 1 {
-		t.Errorf("a write of the status alone: %v", after.Object)
+		t.Errorf("a patch of the subresource status must not change the spec: %v", after.Object)
 	}
 }
 
-// endPods creates 30 pods that have ended. The returned function waits until only kept of them
-// exist, the limit in the description of the node (NX-42). Upstream checks the limit every 20 s.
-func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, kept int) (check func(t *testing.T)) {
+// endPods creates 30 pods that have ended. The returned function waits until only limit of them
+// exist: the value of FinishedPods in the specification of the node. Upstream deletes the excess
+// pods every 20 s.
+func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, limit int) (check func(t *testing.T)) {
 	const namespace = "ended"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -262,10 +263,10 @@ func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, kept
 		err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 			list, err := admin.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 			left = len(list.Items)
-			return err == nil && left == kept, nil
+			return err == nil && left == limit, nil
 		})
 		if err != nil {
-			t.Errorf("of 30 ended pods, %d exist, want %d: %v", left, kept, err)
+			t.Errorf("of 30 ended pods, %d exist, want %d: %v", left, limit, err)
 		}
 	}
 }

@@ -83,8 +83,8 @@ func labels(metric *dto.Metric) map[string]string {
 	return out
 }
 
-// logRequests logs the number of requests since the counts in before, and returns the counts until
-// now.
+// logRequests logs how many requests of each kind the API server has received since the counts in
+// before, and returns the present counts.
 func (m machine) logRequests(t *testing.T, before map[string]float64) map[string]float64 {
 	t.Helper()
 	now := map[string]float64{}
@@ -93,10 +93,10 @@ func (m machine) logRequests(t *testing.T, before map[string]float64) map[string
 		now[fmt.Sprintf("%s %s/%s %s", l["verb"], l["group"], l["resource"], l["subresource"])] += metric.GetCounter().GetValue()
 	}
 	total := 0.0
-	for _, what := range slices.SortedFunc(maps.Keys(now), func(a, b string) int { return cmp.Compare(now[b]-before[b], now[a]-before[a]) }) {
-		if more := now[what] - before[what]; more > 0 {
-			t.Logf("%6.0f %s", more, what)
-			total += more
+	for _, request := range slices.SortedFunc(maps.Keys(now), func(a, b string) int { return cmp.Compare(now[b]-before[b], now[a]-before[a]) }) {
+		if count := now[request] - before[request]; count > 0 {
+			t.Logf("%6.0f %s", count, request)
+			total += count
 		}
 	}
 	t.Logf("%6.0f requests", total)

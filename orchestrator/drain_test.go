@@ -30,8 +30,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// drains drains a node with the rights of the kubelet, while upstream's controller maintains the
-// disruption budgets.
+// drains drains a node with the identity of its kubelet, while upstream's controller maintains the
+// status of the disruption budgets.
 func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, node string) {
 	const namespace = "drained"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -80,7 +80,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Fatalf("the status of the budget does not include its pod: %v", err)
 	}
 
-	// In place of a kubelet: evicted pods end.
+	// This loop acts in place of a kubelet: it completes the deletion of evicted pods.
 	own := m.client(t, "system:node:"+node, "system:nodes")
 	ending, stop := context.WithCancel(ctx)
 	defer stop()
@@ -98,7 +98,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 			return false, nil
 		})
 	}()
-	there := func(name string, want bool) {
+	checkPod := func(name string, want bool) {
 		t.Helper()
 		_, err := pods.Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -108,7 +108,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 			t.Errorf("pod %s: exists %v, want %v", name, err == nil, want)
 		}
 	}
-	closed := func(want bool) {
+	checkCordoned := func(want bool) {
 		t.Helper()
 		n, err := admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
@@ -118,8 +118,8 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 			t.Errorf("node is cordoned: %v, want %v", n.Spec.Unschedulable, want)
 		}
 	}
-	// The kubelet may write the conditions of its own Node.
-	has := func(want ...corev1.NodeConditionType) {
+	// checkConditions also shows that the kubelet may write the conditions of its own Node.
+	checkConditions := func(want ...corev1.NodeConditionType) {
 		t.Helper()
 		n, err := admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
@@ -144,45 +144,46 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		}
 	}
 
-	// The drain respects the budget, so it is rejected and the node stays as it is.
+	// The drain respects the budget, so it is rejected, and the node becomes schedulable again.
+	// The pod without a budget has been evicted.
 	done, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 15 * time.Second, Refuse: true}, quiet)
 	if err != nil || !done.Refused || done.Remaining() != "pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently" || done.Pods[0].Budget != "keep-one" {
 		t.Errorf("a drain that respects the budget: %+v, %v", done, err)
 	}
-	closed(false)
-	there("free", false)
-	there("guarded", true)
+	checkCordoned(false)
+	checkPod("free", false)
+	checkPod("guarded", true)
 
-	// The drain does not respect the budget and ends at the timeout.
+	// The drain does not respect the budget, and waits until its timeout.
 	add("free", node, corev1.PodRunning, nil)
 	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 15 * time.Second}, quiet)
 	if err != nil || done.Evicted != 1 || done.Left != 1 || !strings.HasPrefix(done.Remaining(), "pod drained/guarded: must stay") {
 		t.Errorf("a drain until the timeout: %+v, %v", done, err)
 	}
-	closed(true)
-	has(corev1.NodeMaintenancePlanned)
-	there("free", false)
-	there("guarded", true)
+	checkCordoned(true)
+	checkConditions(corev1.NodeMaintenancePlanned)
+	checkPod("free", false)
+	checkPod("guarded", true)
 	if _, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Undo: true}, quiet); err != nil {
 		t.Error(err)
 	}
-	closed(false)
-	has()
+	checkCordoned(false)
+	checkConditions()
 
-	// The drain overrides the budget. Pods of the node itself, ended pods and pods of other nodes
+	// The drain overrides the budget. Pods of DaemonSets, ended pods and pods of other nodes
 	// stay.
 	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Delete: true}, quiet)
 	if err != nil || done.Evicted != 1 || done.Left != 0 {
 		t.Errorf("a drain that overrides the budget: %+v, %v", done, err)
 	}
 	for name, want := range map[string]bool{"guarded": false, "ended": true, "daemon": true, "elsewhere": true} {
-		there(name, want)
+		checkPod(name, want)
 	}
-	has(corev1.NodeDrained, corev1.NodeMaintenancePlanned)
+	checkConditions(corev1.NodeDrained, corev1.NodeMaintenancePlanned)
 	undo()
-	has()
+	checkConditions()
 
-	// An operator has cordoned the node.
+	// An operator has cordoned the node, so it stays cordoned after the undo.
 	if _, err := admin.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,26 +191,27 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Error(err)
 	}
 	undo()
-	closed(true)
+	checkCordoned(true)
 
-	// The Node does not exist any more.
+	// The Node does not exist, so the budgets cannot be checked.
 	done, err = drain.Drain(ctx, own, "nobody", nodespec.DrainRequest{Timeout: 2 * time.Second, Refuse: true}, quiet)
 	if err == nil || !done.Refused || !strings.Contains(done.Remaining(), "cannot read the node") {
-		t.Errorf("no node: %+v, %v", done, err)
+		t.Errorf("a drain without a Node: %+v, %v", done, err)
 	}
 }
 
-// TestDrainAfterWait checks that the wait for an API server counts toward the time limit of a drain
-// of another node, because machined kills a drain that takes longer.
+// TestDrainAfterWait drains another node while no API server is available at first. It checks that
+// the time of this wait counts toward the timeout of the drain, because machined kills a drain that
+// takes longer.
 func TestDrainAfterWait(t *testing.T) {
-	const away, timeout = 2200 * time.Millisecond, 20 * time.Second
+	const outage, timeout = 2200 * time.Millisecond, 20 * time.Second
 	d := dirs.In(t.TempDir())
 	spec, err := json.Marshal(testSpec())
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, d.Spec, spec)
-	node, until := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "b"}}, time.Time{}
+	node, deadline := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "b"}}, time.Time{}
 	account := metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstrap.DrainAccount}
 	answers := map[string]any{
 		"accounts/" + account.Name: &corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: account},
@@ -224,17 +226,18 @@ func TestDrainAfterWait(t *testing.T) {
 	start := time.Now()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil || time.Since(start) < away {
+		if err != nil || time.Since(start) < outage {
 			http.Error(w, "not yet", http.StatusInternalServerError)
 			return
 		}
 		if found := regexp.MustCompile(`, until ([^ "]+)"`).FindSubmatch(body); found != nil {
-			until, _ = time.Parse(time.RFC3339, string(found[1])) // the zero time fails the test
+			// Without a time, the deadline is zero, and the test fails.
+			deadline, _ = time.Parse(time.RFC3339, string(found[1]))
 		}
 		w.Header().Set("Content-Type", "application/json")
 		for suffix, answer := range answers {
 			if strings.HasSuffix(r.URL.Path, suffix) {
-				_ = json.NewEncoder(w).Encode(answer) // the client notices a lost answer
+				_ = json.NewEncoder(w).Encode(answer) // the client reports an incomplete answer
 			}
 		}
 	}))
@@ -245,8 +248,8 @@ func TestDrainAfterWait(t *testing.T) {
 	if err != nil || out.Remaining() != "" {
 		t.Errorf("%+v, %v", out, err)
 	}
-	// The deadline in the request has a resolution of one second.
-	if took := until.Sub(start); took <= 0 || took >= timeout+time.Second {
-		t.Errorf("the drain had %v", took)
+	// The annotation of the Node has the deadline with a resolution of one second.
+	if took := deadline.Sub(start); took <= 0 || took >= timeout+time.Second {
+		t.Errorf("the deadline of the drain is %v after its start, which is longer than its timeout, or not positive", took)
 	}
 }

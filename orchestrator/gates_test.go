@@ -12,9 +12,9 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// TestGates shows upstream's features that are on by default and not final. A new minor version of
-// Kubernetes enables features without a change of our flags. After an update, read the release
-// notes of each new line.
+// TestGates lists, in a golden file, upstream's features that are on by default and not final (GA).
+// A new minor version of Kubernetes enables features without a change of our flags. After an
+// update, read the release notes of each new line.
 func TestGates(t *testing.T) {
 	all := utilfeature.DefaultMutableFeatureGate.GetAll()
 	var b strings.Builder

@@ -33,8 +33,7 @@ import (
 )
 
 // The test binary runs itself again as each of the two processes of the control plane. The test has
-// a separate network namespace (rtnltest.Isolate), so the fixed ports are free, whatever other
-// programs run on the machine.
+// a separate network namespace (rtnltest.Isolate), so other programs cannot occupy the fixed ports.
 const (
 	envProcess = "ORLOP_TEST_PROCESS"
 	envRoot    = "ORLOP_TEST_ROOT"
@@ -48,7 +47,8 @@ func TestMain(m *testing.M) {
 		if name == idle {
 			begin = func() error { return runIdle(ctx) }
 		}
-		// in the same way, the process "controllers" starts its executable again
+		// The process "controllers" starts its own executable again, which here is the test
+		// binary.
 		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name {
 			name, begin = controllermanager.Name, func() error { return runControllerManager(ctx, dirs) }
 		}
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// the pods of the tests cause warnings of the namespace's policy
+	// The pods of the tests would cause warnings, because of the policy of their namespaces.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	os.Exit(m.Run())
 }
@@ -230,8 +230,8 @@ type started struct {
 	done   bool
 }
 
-// start starts a process and reads its announcements, printing each change with its time since
-// zero.
+// start starts a process and reads its announcements. It prints each announcement with the time
+// since zero.
 func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -330,12 +330,12 @@ func (p *started) stop(t *testing.T, deadline time.Duration) error {
 	case err := <-p.ended:
 		return err
 	case <-time.After(deadline):
-		t.Fatalf("did not end within %s after SIGTERM", deadline)
+		t.Fatalf("the process did not end within %s after SIGTERM", deadline)
 		return nil
 	}
 }
 
-// usage returns the process's anonymous memory (MiB) and processor time (s).
+// usage describes the process's anonymous memory (MiB) and processor time (s).
 func (p *started) usage(t *testing.T) string {
 	t.Helper()
 	status, err := os.Open(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	idle = "idle" // name of a process without work (runIdle)
-	// envAbandon is set in the test process that TestProcessesEnd starts: the root of its machine.
+	idle = "idle" // the name of a process that does nothing (runIdle)
+	// envAbandon is set in the test process that TestProcessesEnd starts. Its value is the root
+	// directory of the machine.
 	envAbandon = "ORLOP_TEST_ABANDON"
 )
 
@@ -34,17 +35,17 @@ func runIdle(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-time.After(time.Minute):
-		return errors.New("nothing has ended it")
+		return errors.New("the idle process was not ended within a minute")
 	}
 }
 
-// TestProcessesEnd checks that the processes of a test end with the process of the test, although a
-// panic skips t.Cleanup. They have its log open, which is a FIFO here: it ends when all of them
-// have ended.
+// TestProcessesEnd checks that the processes that a test has started end with the process of the
+// test, although a panic skips t.Cleanup. Their log is a FIFO here, so a read of it ends when all
+// of them have ended.
 func TestProcessesEnd(t *testing.T) {
 	if root := os.Getenv(envAbandon); root != "" {
 		machine{root: root}.start(t, idle, time.Now()).waitReady(t, time.Minute, idle)
-		// not in the goroutine of the test, like the panic of a timeout
+		// The panic is not in the goroutine of the test, like the panic of a timeout.
 		go panic("abandoned")
 		select {}
 	}

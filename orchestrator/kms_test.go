@@ -27,7 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// keyManaged is a machine with an API server that can use a key manager.
+// keyManaged is a control-plane machine with an API server that can use a key manager.
 type keyManaged struct {
 	machine
 	t           *testing.T
@@ -37,11 +37,11 @@ type keyManaged struct {
 	zero        time.Time
 }
 
-// configure writes the encryption keys as machined does. The API server reads them at its next
-// start.
-func (k *keyManaged) configure(with *config.KMS) {
+// configure writes the configuration of the encryption as machined does: manager is the key
+// manager, or nil. The API server reads the files at its next start.
+func (k *keyManaged) configure(manager *config.KMS) {
 	k.t.Helper()
-	k.spec.Kubernetes.APIServer.KMS, k.authorities.KMS.KMS = with, with
+	k.spec.Kubernetes.APIServer.KMS, k.authorities.KMS.KMS = manager, manager
 	want, err := credentials.Plan(k.spec, k.authorities)
 	if err != nil {
 		k.t.Fatal(err)
@@ -76,7 +76,7 @@ func (k *keyManaged) reencrypt(ctx context.Context, request string) nodespec.Ree
 	return answer.(nodespec.ReencryptResult)
 }
 
-// stored checks the prefix of the value of a Secret in etcd.
+// stored checks that the value of a Secret in etcd has the prefix, and is not readable.
 func (k *keyManaged) stored(ctx context.Context, name, prefix string) {
 	k.t.Helper()
 	got, err := etcdClient(k.t, k.dirs).Get(ctx, "/registry/secrets/default/"+name)
@@ -84,7 +84,7 @@ func (k *keyManaged) stored(ctx context.Context, name, prefix string) {
 		k.t.Fatalf("%s: %v, %v", name, got, err)
 	}
 	if value := string(got.Kvs[0].Value); !strings.HasPrefix(value, prefix) || strings.Contains(value, "sesame") {
-		k.t.Errorf("%s is stored as %.60q, want %q", name, value, prefix)
+		k.t.Errorf("%s is stored as %.60q, want the prefix %q", name, value, prefix)
 	}
 }
 
@@ -101,12 +101,12 @@ func (k *keyManaged) read(ctx context.Context, name string) error {
 	return err
 }
 
-// waitFor waits until good returns true.
-func (k *keyManaged) waitFor(ctx context.Context, what string, good func(context.Context) bool) {
+// waitFor waits until good returns true. condition describes the expected state.
+func (k *keyManaged) waitFor(ctx context.Context, condition string, good func(context.Context) bool) {
 	k.t.Helper()
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) { return good(ctx), nil })
 	if err != nil {
-		k.t.Fatalf("%s: %v", what, err)
+		k.t.Fatalf("waiting until %s: %v", condition, err)
 	}
 }
 
@@ -117,9 +117,9 @@ func (p *started) detail(name string) string {
 	return p.states[name].Detail
 }
 
-// TestKMS moves the Secrets of a control plane from the key of the configuration to a key manager
-// and back, with a rotation of the key manager's key in between. It also starts the API server
-// while the key manager is unavailable.
+// TestKMS moves the Secrets of a control plane from a key in the configuration to a key manager,
+// and back. In between, the key of the key manager is rotated, and the API server starts while the
+// key manager is unavailable.
 func TestKMS(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -161,7 +161,7 @@ func TestKMS(t *testing.T) {
 	k.create(ctx, "second")
 	k.stored(ctx, "second", byManager)
 	if got := k.reencrypt(ctx, `{"count": true}`); got.Reencrypted == 0 || got.Reencrypted == got.Secrets {
-		t.Errorf("counted %+v", got)
+		t.Errorf("the count of Secrets to re-encrypt is %+v, want some but not all", got)
 	}
 	k.stored(ctx, "first", byKey)
 	k.reencrypt(ctx, `{}`)
@@ -188,7 +188,7 @@ func TestKMS(t *testing.T) {
 		t.Error("a Secret is readable without the key manager")
 	}
 	if _, err := k.admin.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
-		t.Errorf("other objects: %v", err)
+		t.Errorf("other objects cannot be written without the key manager: %v", err)
 	}
 	if _, err := etcd.Commands["reencrypt-secrets"](ctx, k.spec, k.dirs, strings.NewReader(`{}`)); err == nil || !strings.Contains(err.Error(), "the key manager: cannot encrypt: cannot log in: it answers 503") {
 		t.Errorf("re-encryption without the key manager: %v", err)
@@ -209,7 +209,7 @@ func TestKMS(t *testing.T) {
 	api = k.start()
 	for _, name := range []string{"first", "second"} {
 		if err := k.read(ctx, name); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("Secret %s is not readable without the key manager: %v", name, err)
 		}
 	}
 	stopAll(t, api)

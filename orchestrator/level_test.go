@@ -24,10 +24,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestLevels runs the control plane at the previous level, which API server, controllers and
-// scheduler emulate, and then raises the level. Both processes (API, controllers) then exit, and
-// serve their own version after the next start. The system's own API of certificates of pods is
-// served at both levels.
+// TestLevels raises the level of a control plane from the previous level to its own. At the
+// previous level, API server, controllers and scheduler emulate the previous version. After the
+// raise, both processes (API, controllers) exit, and serve their own version at the next start. The
+// API for certificates of pods is served at both levels.
 func TestLevels(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -56,7 +56,7 @@ func TestLevels(t *testing.T) {
 	api, controllers, admin = start()
 	emulates(ctx, t, admin, old)
 	if _, err := admin.Discovery().ServerResourcesForGroupVersion("storagemigration.k8s.io/v1"); !apierrors.IsNotFound(err) {
-		t.Errorf("an API of 1.37 at level %s: %v", old, err)
+		t.Errorf("an API of Kubernetes 1.37 is served at level %s: %v", old, err)
 	}
 	if _, err := admin.CertificatesV1().PodCertificateRequests("").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Error(err)
@@ -91,35 +91,35 @@ func stopAll(t *testing.T, all ...*started) {
 	}
 }
 
-// storeLevel replaces the level in etcd.
-func storeLevel(ctx context.Context, t *testing.T, m machine, to emulation.Minor) {
+// storeLevel replaces the level in etcd by next.
+func storeLevel(ctx context.Context, t *testing.T, m machine, next emulation.Minor) {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + m.dirs.EtcdSocket()}, DialTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Put(ctx, "/orlop/level", fmt.Sprintf(`{"kubernetes":%q}`, to)); err != nil {
+	if _, err := c.Put(ctx, "/orlop/level", fmt.Sprintf(`{"kubernetes":%q}`, next)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// startsAgain waits until each process has ended by itself.
+// startsAgain waits until each process has ended by itself, to be started again.
 func startsAgain(t *testing.T, all ...*started) {
 	t.Helper()
 	for _, p := range all {
 		select {
 		case err := <-p.ended:
 			if log := tail(p.log, 5); err == nil || !strings.Contains(log, "the process starts again") {
-				t.Errorf("ended with: %v\n%s", err, log)
+				t.Errorf("the process ended with: %v\n%s", err, log)
 			}
 		case <-time.After(time.Minute):
-			t.Fatalf("does not end\n%s", tail(p.log, 20))
+			t.Fatalf("the process does not end\n%s", tail(p.log, 20))
 		}
 	}
 }
 
-// emulates checks the minor version that the API server emulates.
+// emulates checks that the API server emulates the minor version want.
 func emulates(ctx context.Context, t *testing.T, admin kubernetes.Interface, want emulation.Minor) {
 	t.Helper()
 	text, err := admin.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
@@ -131,7 +131,7 @@ func emulates(ctx context.Context, t *testing.T, admin kubernetes.Interface, wan
 		t.Fatal(err)
 	}
 	if got := have.EmulationMajor + "." + have.EmulationMinor; got != want.String() {
-		t.Errorf("emulates %s, want %s", got, want)
+		t.Errorf("the API server emulates %s, want %s", got, want)
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// testPool has one address that a Service can get: the other is the machine's.
+// testPool returns a pool with two addresses. One is the machine's, so a Service can get only the
+// other.
 func testPool() []nodespec.Pool {
 	return []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.10"), Last: netip.MustParseAddr("192.0.2.11")}}}}
 }
@@ -28,9 +29,9 @@ func balanced(name string) *corev1.Service {
 	}
 }
 
-// serviceAddresses checks with the real API server that Services get the pool's addresses, retain
-// them, and release them at their end and at a change of type. A Service without an address gets
-// the reason. A Service of another implementation is left alone.
+// serviceAddresses checks with the real API server that Services get the addresses of the pool,
+// retain them, and release them when they are deleted or change their type. An Event of a Service
+// without an address states the reason. A Service of another load balancer is not changed.
 func serviceAddresses(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	services := admin.CoreV1().Services("default")
 	add := func(s *corev1.Service) {
@@ -65,7 +66,7 @@ func serviceAddresses(ctx context.Context, t *testing.T, admin kubernetes.Interf
 		return err == nil && len(events.Items) > 0 && strings.Contains(events.Items[0].Message, "no IPv4 address is free in public"), err
 	})
 	if err != nil {
-		t.Errorf("lb-2 is not told why it has no address: %v", err)
+		t.Errorf("Service lb-2 has no Event that says why it has no address: %v", err)
 	}
 	modify(ctx, t, services.Get, services.Update, "lb-1", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
 	await("lb-1", "")

@@ -22,14 +22,14 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 )
 
-// storing is a node of the test that reports its volumes.
+// storing is a node of the test that reports its volumes, in place of a real node.
 type storing struct {
 	name  string
 	admin kubernetes.Interface
 	size  int64 // of its DATA partition, in bytes
 }
 
-// report sends the report of the node. With 1600 MiB, 960 MiB can be allocated.
+// report writes the report of the node. If the size is 1600 MiB, 960 MiB can be allocated.
 func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report) {
 	t.Helper()
 	r.Filesystem, r.Size = "f1", s.size
@@ -46,15 +46,16 @@ func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report
 	}
 }
 
-// claim creates a claim of the default class, with a source if it is named, and a pod that uses it.
-func (s storing) claim(ctx context.Context, t *testing.T, name, size string, from *corev1.TypedLocalObjectReference) {
+// claim creates a claim of the default class, and a pod that uses the claim. source is the source
+// of the claim, or nil.
+func (s storing) claim(ctx context.Context, t *testing.T, name, size string, source *corev1.TypedLocalObjectReference) {
 	t.Helper()
 	_, err := s.admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
-			DataSource:  from,
+			DataSource:  source,
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -69,9 +70,9 @@ func (s storing) claim(ctx context.Context, t *testing.T, name, size string, fro
 	}
 }
 
-// localVolumes checks the following with the real scheduler and upstream's controllers. A claim
+// localVolumes checks local volumes with the real scheduler and upstream's controllers. A claim
 // without a class gets a volume on the node of its pod. The scheduler avoids a full node. A claim
-// can grow. The space of a deleted volume becomes free when the node has deleted the volume.
+// can grow. The space of a deleted volume becomes free when the node has destroyed the data.
 func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	node := storing{"disk-1", admin, 1600 << 20}
 	made, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.name, Labels: map[string]string{corev1.LabelHostname: node.name}}}, metav1.CreateOptions{})
@@ -88,15 +89,15 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	if err != nil {
 		t.Fatal(err)
 	}
-	await := func(what string, look func(ctx context.Context) (done bool, last string, err error)) {
+	await := func(event string, poll func(ctx context.Context) (done bool, last string, err error)) {
 		t.Helper()
 		last := ""
 		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (done bool, err error) {
-			done, last, err = look(ctx)
+			done, last, err = poll(ctx)
 			return done, err
 		})
 		if err != nil {
-			t.Fatalf("%s: %v; last: %s", what, err, last)
+			t.Fatalf("%s: %v; last: %s", event, err, last)
 		}
 	}
 	capacity := func(want int64) {
@@ -174,7 +175,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 		return err == nil && n.Annotations[localvolumes.ObsoleteAnnotation] == `["`+claim.Spec.VolumeName+`"]`, fmt.Sprint(n.Annotations), err
 	})
 	if have := capacityOf(claim.Spec.VolumeName); have != "768Mi" {
-		t.Errorf("before the node has destroyed the volume: %s", have)
+		t.Errorf("the volume is gone before the node has destroyed its data: %s", have)
 	}
 	node.report(ctx, t, localvolumes.Report{Removed: []string{claim.Spec.VolumeName}})
 	await("the volume is deleted", func(ctx context.Context) (bool, string, error) {
@@ -192,11 +193,11 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	}
 }
 
-// localSnapshots checks the life of a snapshot with the real definitions: it is allocated, is taken
-// by the node, becomes ready, and its unused space becomes free. A claim from the snapshot, and a
-// clone, are bound before a pod is scheduled. In the end everything is deleted. The claim large has
-// 600 of the node's 960 MiB.
-func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(what string, look func(ctx context.Context) (bool, string, error))) {
+// localSnapshots checks the life of a snapshot with the real definitions: its space is allocated,
+// the node takes the snapshot, the snapshot becomes ready, and its unused space becomes free. A
+// claim from the snapshot, and a clone, are bound before their pods are scheduled. In the end
+// everything is deleted. The claim "large" has 600 of the node's 960 MiB.
+func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(event string, poll func(ctx context.Context) (bool, string, error))) {
 	api := node.admin.CoreV1().RESTClient()
 	const all = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"
 	get := func(ctx context.Context) (snapshotv1.VolumeSnapshot, error) {
@@ -207,16 +208,16 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 		}
 		return s, err
 	}
-	annotation := func(what, name, want string) {
+	annotation := func(event, name, want string) {
 		t.Helper()
-		await(what, func(ctx context.Context) (bool, string, error) {
+		await(event, func(ctx context.Context) (bool, string, error) {
 			n, err := node.admin.CoreV1().Nodes().Get(ctx, node.name, metav1.GetOptions{})
 			return err == nil && n.Annotations[name] == want, fmt.Sprintf("%v, want %s", n.Annotations, want), err
 		})
 	}
-	state := func(what string, is func(s snapshotv1.VolumeSnapshotStatus) bool) {
+	state := func(event string, is func(s snapshotv1.VolumeSnapshotStatus) bool) {
 		t.Helper()
-		await(what, func(ctx context.Context) (bool, string, error) {
+		await(event, func(ctx context.Context) (bool, string, error) {
 			s, err := get(ctx)
 			text, _ := json.Marshal(s)
 			return err == nil && s.Status != nil && is(*s.Status), string(text), err
@@ -259,7 +260,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 	state("the snapshot is ready", func(s snapshotv1.VolumeSnapshotStatus) bool {
 		return *s.ReadyToUse && s.Error == nil && s.CreationTime.Unix() == 1700000000 && s.RestoreSize.Value() == 600<<20
 	})
-	filled := func(name, from string) string {
+	filled := func(name, source string) string {
 		t.Helper()
 		var uid types.UID
 		await(name+" is bound on the node of its source", func(ctx context.Context) (bool, string, error) {
@@ -267,7 +268,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 			uid = c.UID
 			return err == nil && c.Status.Phase == corev1.ClaimBound, fmt.Sprintf("%+v", c), err
 		})
-		annotation("the node is requested to fill the volume", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":"pvc-%s","of":%q,"size":%d}]`, uid, from, 600<<20))
+		annotation("the node is requested to fill the volume", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":"pvc-%s","of":%q,"size":%d}]`, uid, source, 600<<20))
 		return "pvc-" + string(uid)
 	}
 	restored := filled("restored", name)
@@ -280,8 +281,8 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 	node.claim(ctx, t, "clone", "600Mi", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "restored"})
 	clone := filled("clone", restored)
 
-	// Everything is deleted. The object of the snapshot is deleted after the node has deleted its
-	// data.
+	// Everything is deleted. The object of the snapshot is deleted only after the node has
+	// destroyed its data.
 	node.report(ctx, t, localvolumes.Report{
 		Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20, clone: 600 << 20}, Created: map[string]int64{clone: 1700000002},
 	})
@@ -291,7 +292,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 	}
 	annotation("the node is requested to destroy the snapshot", localvolumes.ObsoleteAnnotation, fmt.Sprintf(`[%q]`, name))
 	if _, err := get(ctx); err != nil {
-		t.Errorf("before the node has destroyed the snapshot: %v", err)
+		t.Errorf("the snapshot is gone before the node has destroyed its data: %v", err)
 	}
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, restored: 600 << 20, clone: 600 << 20}, Removed: []string{name}})
 	await("the snapshot is deleted", func(ctx context.Context) (bool, string, error) {

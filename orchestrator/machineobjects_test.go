@@ -39,17 +39,18 @@ var machineResource = schema.GroupVersionResource{Group: "cluster.x-k8s.io", Ver
 // checkResource is the resource of upstream's MachineHealthCheck.
 var checkResource = machineResource.GroupVersion().WithResource("machinehealthchecks")
 
-// machineTest is a worker of the test, with its objects.
+// machineTest has two clients of the API server: one of an administrator and one of a worker.
 type machineTest struct {
 	ctx           context.Context
 	admin, worker dynamic.Interface
 }
 
 // machineObjects enables the objects of machines and checks them with the real API server. Each
-// Node gets its objects, and kubectl shows columns and texts. A node writes only the status of its
-// own OrlopMachine. A wanted version becomes a permit. A waiting machine has an object, and can be
-// approved and claimed. The cluster as a whole has objects, and the machines have metrics. An
-// unhealthy machine gets an order. When the objects are disabled, none of them is deleted.
+// Node gets its objects, and kubectl shows their columns and descriptions. A node writes only the
+// status of its own OrlopMachine. If an operator changes the version of a Machine, its OrlopMachine
+// gets a permit. A waiting machine has an OrlopHost, and can be approved and claimed. There are
+// objects about the whole cluster, and metrics about the machines. An unhealthy machine gets an
+// order. When the objects are disabled, none of them is deleted.
 func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
@@ -89,11 +90,12 @@ func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernet
 	m.enableMachineObjects(t, false)
 	controllers.waitState(t, 20*time.Second, machines.Name, func(m notify.Message) bool { return m.Ready && m.Detail == "" })
 	if _, err := w.admin.Resource(machineResource).Namespace(machineapi.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
-		t.Errorf("after the objects are disabled: %v", err)
+		t.Errorf("cannot read the Machine after the objects are disabled: %v", err)
 	}
 }
 
-// enableMachineObjects writes the file of both processes, as machined does.
+// enableMachineObjects enables or disables the objects of machines in the API server and the
+// controllers. It writes the file that machined writes for each of these processes.
 func (m machine) enableMachineObjects(t *testing.T, enabled bool) {
 	t.Helper()
 	for _, dir := range []string{m.dirs.API, m.dirs.Controllers} {
@@ -101,7 +103,8 @@ func (m machine) enableMachineObjects(t *testing.T, enabled bool) {
 	}
 }
 
-// await waits until good is true for an object, for a minute at most.
+// await waits, for a minute at most, until the function good returns true for an object. The text
+// what describes the expected state in the failure message.
 func (w machineTest) await(t *testing.T, resource schema.GroupVersionResource, name, what string, good func(*unstructured.Unstructured) bool) {
 	t.Helper()
 	var last any
@@ -143,11 +146,11 @@ func (w machineTest) shown(t *testing.T, admin kubernetes.Interface, name string
 	}
 	raw, err := rest.Get().AbsPath("/openapi/v3/apis/infrastructure.cluster.x-k8s.io/v1alpha1").Do(w.ctx).Raw()
 	if err != nil || !strings.Contains(string(raw), "release is the release that an operator wants on this machine") {
-		t.Errorf("kubectl explain has no text: %d bytes, %v", len(raw), err)
+		t.Errorf("the OpenAPI document has no description of the field release: %d bytes, %v", len(raw), err)
 	}
 }
 
-// limited checks the rights of a node.
+// limited checks that a node can read its own OrlopMachine and write its status, and nothing else.
 func (w machineTest) limited(t *testing.T, name, other string) {
 	t.Helper()
 	own := w.worker.Resource(machineapi.OrlopMachines).Namespace(machineapi.Namespace)
@@ -156,31 +159,32 @@ func (w machineTest) limited(t *testing.T, name, other string) {
 		return err
 	}
 	if all, err := own.List(w.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name}); err != nil || len(all.Items) != 1 {
-		t.Errorf("a node reads its object: %v", err)
+		t.Errorf("a node cannot read its own OrlopMachine: %v", err)
 	}
 	status := `{"status":{"release":{"version":"1.1.0","kubernetes":"v1.37.2"},"conditions":[{"type":"Ready","status":"True","reason":"Healthy","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
 	if err := merge(own, name, status, "status"); err != nil {
-		t.Errorf("a node writes its own status: %v", err)
+		t.Errorf("a node cannot write the status of its own OrlopMachine: %v", err)
 	}
 	upstream := w.worker.Resource(machineResource).Namespace(machineapi.Namespace)
 	for what, err := range map[string]error{
-		"the status of another machine": merge(own, other, status, "status"),
-		"its own specification":         merge(own, name, `{"spec":{"release":{"version":"1.0.0"}}}`),
-		"its own Machine":               merge(upstream, name, `{"spec":{"version":"v1.38.0"}}`),
-		"the status of its Machine":     merge(upstream, name, `{"status":{"phase":"Running"}}`, "status"),
-		"the deletion of its object":    own.Delete(w.ctx, name, metav1.DeleteOptions{}),
+		"the status of the OrlopMachine of another machine": merge(own, other, status, "status"),
+		"the specification of its own OrlopMachine":         merge(own, name, `{"spec":{"release":{"version":"1.0.0"}}}`),
+		"the specification of its own Machine":              merge(upstream, name, `{"spec":{"version":"v1.38.0"}}`),
+		"the status of its own Machine":                     merge(upstream, name, `{"status":{"phase":"Running"}}`, "status"),
+		"the deletion of its own OrlopMachine":              own.Delete(w.ctx, name, metav1.DeleteOptions{}),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("a node writes %s: %v, want forbidden", what, err)
 		}
 	}
 	if err := merge(w.admin.Resource(machineapi.OrlopMachines).Namespace(machineapi.Namespace), name, `{"spec":{"release":{"version":"latest"}}}`); !apierrors.IsInvalid(err) {
-		t.Errorf("a release without a version: %v, want invalid", err)
+		t.Errorf("a wanted release that is no version: %v, want invalid", err)
 	}
 }
 
-// updated changes the version of the worker by its Machine. It checks that the controllers permit
-// the release of the catalogue, and remove the permit when the worker has reported the release.
+// updated changes the version of Kubernetes in the Machine of the worker. It checks that the
+// controllers permit the matching release of the catalogue, and that they remove the permit when
+// the worker has reported this release.
 func (w machineTest) updated(t *testing.T, name string) {
 	t.Helper()
 	merge := func(on dynamic.Interface, resource schema.GroupVersionResource, name, text string, part ...string) {
@@ -203,13 +207,15 @@ func (w machineTest) updated(t *testing.T, name string) {
 			return ok && values["type"] == "UpToDate" && values["status"] == "True" && values["observedGeneration"] == o.GetGeneration()
 		})
 	})
-	w.await(t, machineapi.OrlopMachines, name, "end of its permit", func(o *unstructured.Unstructured) bool {
+	w.await(t, machineapi.OrlopMachines, name, "removal of its permit", func(o *unstructured.Unstructured) bool {
 		_, permitted, _ := unstructured.NestedMap(o.Object, "spec", "permit")
 		return !permitted
 	})
 }
 
-// waiting writes the list of waiting machines, as machined does, and approves the machine in it.
+// waiting writes the list of waiting machines, as machined does. It checks that the machine in the
+// list gets an OrlopHost, that an administrator can approve the machine, and that a node can
+// neither read nor write an OrlopHost.
 func (w machineTest) waiting(t *testing.T, dir string) {
 	t.Helper()
 	key := "sha256:" + strings.Repeat("ab", 32)
@@ -232,7 +238,7 @@ func (w machineTest) waiting(t *testing.T, dir string) {
 		return err
 	}
 	if err := approve("sha256:" + strings.Repeat("cd", 32)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "compare it with the console of the machine") {
-		t.Errorf("the fingerprint of another machine: %v, want invalid", err)
+		t.Errorf("an approval with the fingerprint of another machine: %v, want invalid", err)
 	}
 	if err := approve(key); err != nil {
 		t.Fatal(err)
@@ -246,15 +252,15 @@ func (w machineTest) waiting(t *testing.T, dir string) {
 	})
 	hosts := w.worker.Resource(machineapi.OrlopHosts).Namespace(machineapi.Namespace)
 	if _, err := hosts.List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("a node reads the machines that wait: %v, want forbidden", err)
+		t.Errorf("a node reads the OrlopHosts of waiting machines: %v, want forbidden", err)
 	}
 	if _, err := hosts.Patch(w.ctx, name, types.MergePatchType, []byte(`{"spec":{"approval":null}}`), metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("a node writes a machine that waits: %v, want forbidden", err)
+		t.Errorf("a node writes the OrlopHost of a waiting machine: %v, want forbidden", err)
 	}
 }
 
-// described writes the report about the cluster, as machined does, and checks the ClusterHealth and
-// the Components.
+// described writes the report about the health of the cluster, as machined does. It checks that the
+// objects ClusterHealth and Component show the report, and that a node cannot read them.
 func (w machineTest) described(t *testing.T, dir, name string) {
 	t.Helper()
 	health, err := proto.Marshal(&api.ClusterHealthResponse{
@@ -304,7 +310,7 @@ func (w machineTest) measured(t *testing.T, admin *rest.Config, name string) {
 	admin.Host, admin.ServerName = fmt.Sprintf("https://127.0.0.1:%d", scheduler.Port), "localhost"
 	text, err := kubernetes.NewForConfigOrDie(admin).Discovery().RESTClient().Get().AbsPath("/metrics").Do(w.ctx).Raw()
 	if err != nil {
-		t.Fatalf("metrics of the controllers: %v", err)
+		t.Fatalf("cannot read the metrics of the controllers: %v", err)
 	}
 	for _, want := range []string{
 		fmt.Sprintf(`orlop_machine_ready{machine=%q}`, name), fmt.Sprintf(`orlop_machine_condition{condition="UpToDate",machine=%q,status="True"} 1`, name),
@@ -317,10 +323,12 @@ func (w machineTest) measured(t *testing.T, admin *rest.Config, name string) {
 }
 
 // repaired creates a MachineHealthCheck that finds the worker unhealthy. It checks that the
-// controllers order the first step of the repair, and that the object names the machine.
+// controllers order the first step of the repair, and that the status of the MachineHealthCheck
+// counts one unhealthy machine.
 func (w machineTest) repaired(t *testing.T, name string) {
 	t.Helper()
-	// Kubernetes does not change this condition. It changes Ready of a Node without a kubelet.
+	// The check is about a condition that Kubernetes does not know. A check of the condition Ready
+	// would not work, because Kubernetes changes this condition of a Node without a kubelet.
 	broken := `{"status":{"conditions":[{"type":"DiskBroken","status":"True"}]}}`
 	if _, err := w.admin.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).Patch(w.ctx, name, types.StrategicMergePatchType, []byte(broken), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)

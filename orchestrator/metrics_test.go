@@ -36,18 +36,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The test's node with metrics, and the namespace of its pods.
+// The node of the test that has metrics, the namespace of its pods, and the path of the API.
 const (
 	measuredNode      = "measured"
 	measuredNamespace = "measured"
 	metricsPath       = "/apis/metrics.k8s.io/v1beta1/"
 )
 
-// fakeKubelet is the part of a node's kubelet that serves metrics. The node uses half a core, and
-// each pod a quarter of a core.
+// fakeKubelet is a kubelet that only serves metrics and renews the Lease of its node. Its metrics
+// say that the node uses half a core, and each pod a quarter of a core.
 type fakeKubelet struct {
 	client kubernetes.Interface
-	since  time.Time
+	since  time.Time // the start of the node and its pods
 	mu     sync.Mutex
 	pods   []string // of measuredNamespace
 }
@@ -95,7 +95,7 @@ func startKubelet(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	return k
 }
 
-// ServeHTTP answers as a kubelet does, and renews the node's lease.
+// ServeHTTP serves metrics as a kubelet does. It also renews the Lease of the node.
 func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/metrics/resource" || r.TLS.PeerCertificates[0].Subject.CommonName != nodespec.MetricsUser {
 		w.WriteHeader(http.StatusForbidden)
@@ -118,8 +118,8 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scaled creates a ReplicaSet with one pod on the node, and an autoscaler. The pod uses more than
-// the target of the autoscaler.
+// scaled creates a ReplicaSet with one pod on the node, and a HorizontalPodAutoscaler of at most
+// three pods. The pod uses more than the target of the autoscaler.
 func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: measuredNamespace}}
@@ -183,8 +183,7 @@ func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 }
 
 // resourceMetrics checks that authorized users can read the metrics of nodes and pods, that the
-// autoscaler works with them, and that no client can read them without the API server (GV-12,
-// RM-21, NA-36, SR-09, SL-58, MX-04).
+// autoscaler uses these metrics, and that a client that bypasses the API server cannot read them.
 func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, k *fakeKubelet) {
 	rest := admin.Discovery().RESTClient()
 	registrations := registration.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).APIServices()
@@ -192,27 +191,30 @@ func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kuberne
 	if err != nil || !slices.ContainsFunc(api.Status.Conditions, func(c apiregistrationv1.APIServiceCondition) bool {
 		return c.Type == apiregistrationv1.Available && c.Status == apiregistrationv1.ConditionTrue
 	}) {
-		t.Errorf("registration: %+v, %v", api, err)
+		t.Errorf("the APIService of the metrics is not available: %+v, %v", api, err)
 	}
 	var node v1beta1.NodeMetrics
 	read(ctx, t, admin, "nodes/"+measuredNode, &node)
 	if cpu := node.Usage.Cpu().MilliValue(); cpu < 490 || cpu > 510 || node.Usage.Memory().String() != "1Gi" || node.Window.Duration < 10*time.Second {
-		t.Errorf("node: %+v", node)
+		t.Errorf("metrics of the node: %+v", node)
 	}
 	var pods v1beta1.PodMetricsList
 	read(ctx, t, admin, "namespaces/"+measuredNamespace+"/pods", &pods)
+	if len(pods.Items) != 1 || len(pods.Items[0].Containers) != 1 {
+		t.Fatalf("metrics of the pods: %+v, want one pod with one container", pods)
+	}
 	usage := pods.Items[0].Containers[0].Usage
-	if cpu := usage.Cpu().MilliValue(); len(pods.Items) != 1 || cpu < 240 || cpu > 260 || usage.Memory().String() != "8Mi" {
-		t.Errorf("pods: %+v", pods)
+	if cpu := usage.Cpu().MilliValue(); cpu < 240 || cpu > 260 || usage.Memory().String() != "8Mi" {
+		t.Errorf("metrics of the pods: %+v", pods)
 	}
 	text, err := rest.Get().AbsPath(metricsPath+"nodes").SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
 	var table metav1.Table
 	if err != nil || json.Unmarshal(text, &table) != nil || len(table.Rows) != 1 || len(table.ColumnDefinitions) != 4 {
-		t.Errorf("as a table: %s, %v", text, err)
+		t.Errorf("the metrics of the nodes as a table: %s, %v", text, err)
 	}
 	t.Run("autoscaler", func(t *testing.T) { k.grows(ctx, t) })
 	t.Run("readers", func(t *testing.T) { readers(ctx, t, m, admin) })
-	t.Run("past the API server", func(t *testing.T) { pastTheServer(ctx, t, m) })
+	t.Run("without the API server", func(t *testing.T) { pastTheServer(ctx, t, m) })
 	t.Run("least rights", func(t *testing.T) { metricsRights(ctx, t, admin) })
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		paths, err := admin.Discovery().OpenAPIV3().Paths()
@@ -220,11 +222,12 @@ func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kuberne
 		return err == nil && there, nil
 	})
 	if err != nil {
-		t.Errorf("OpenAPI v3 does not name the API: %v", err)
+		t.Errorf("OpenAPI v3 has no document for metrics.k8s.io: %v", err)
 	}
 }
 
-// read waits until the API returns a list or an object that is not empty.
+// read gets a path of the metrics API, and decodes the result into its last parameter. It waits
+// until the result is an object, or a list that is not empty, for a minute at most.
 func read(ctx context.Context, t *testing.T, client kubernetes.Interface, path string, into any) {
 	t.Helper()
 	var text []byte
@@ -234,15 +237,15 @@ func read(ctx context.Context, t *testing.T, client kubernetes.Interface, path s
 		return last == nil && !strings.Contains(string(text), `"items":[]`), nil
 	})
 	if err != nil {
-		t.Fatalf("%s: %s, %v", path, text, last)
+		t.Fatalf("%s has no metrics after a minute: %s, %v", path, text, last)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		t.Fatalf("%s: %s, %v", path, text, err)
+		t.Fatalf("cannot decode %s: %s, %v", path, text, err)
 	}
 }
 
-// grows checks that the autoscaler knows both resources, and that it creates the maximum number of
-// pods.
+// grows checks that the autoscaler gets the metrics of both resources, processor and memory, and
+// that it scales the ReplicaSet to the maximum of three pods.
 func (k *fakeKubelet) grows(ctx context.Context, t *testing.T) {
 	var last *autoscalingv2.HorizontalPodAutoscaler
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
@@ -254,17 +257,18 @@ func (k *fakeKubelet) grows(ctx context.Context, t *testing.T) {
 		return err == nil && *set.Spec.Replicas == 3 && len(last.Status.CurrentMetrics) == 2, nil
 	})
 	if err != nil {
-		t.Errorf("%v: %+v", err, last)
+		t.Errorf("the autoscaler has not scaled to three pods with two metrics: %v: %+v", err, last)
 	}
 }
 
-// readers checks that a user with the right to read the pods of a namespace may read their metrics,
-// but not those of another namespace.
+// readers checks that a user with the right to read the pods of a namespace may also read the
+// metrics of these pods, but not those of other namespaces. A user without rights may read no
+// metrics.
 func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	nobody := m.client(t, "nobody")
 	for _, path := range []string{"nodes", "nodes/" + measuredNode, "pods"} {
 		if err := nobody.Discovery().RESTClient().Get().AbsPath(metricsPath + path).Do(ctx).Error(); !apierrors.IsForbidden(err) {
-			t.Errorf("%s as nobody: %v, want 403", path, err)
+			t.Errorf("%s as a user without rights: %v, want 403", path, err)
 		}
 	}
 	anonymous := m.config(t, "nobody")
@@ -283,12 +287,12 @@ func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	viewer := m.client(t, "viewer")
 	read(ctx, t, viewer, "namespaces/"+measuredNamespace+"/pods", &v1beta1.PodMetricsList{})
 	if err := viewer.Discovery().RESTClient().Get().AbsPath(metricsPath + "namespaces/kube-system/pods").Do(ctx).Error(); !apierrors.IsForbidden(err) {
-		t.Errorf("another namespace as a viewer of one: %v, want 403", err)
+		t.Errorf("the metrics of a namespace in which the user has no role: %v, want 403", err)
 	}
 }
 
-// pastTheServer checks that a client other than the aggregator is anonymous, whatever headers it
-// sends.
+// pastTheServer calls the component directly, not through the aggregator of the API server. It
+// checks that the component rejects the calls, and ignores the user in their headers.
 func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	pool := x509.NewCertPool()
 	pool.AddCert(m.ca.Cert)
@@ -328,8 +332,8 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	}
 }
 
-// metricsRights checks that the component's own identity may read the metrics of kubelets, and
-// nothing else from kubelets.
+// metricsRights checks that the identity of the component may read the metrics of kubelets, and
+// nothing else from kubelets. Of the APIServices, it may change only its own.
 func metricsRights(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	for _, c := range []struct {
 		allowed    bool

@@ -20,9 +20,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// nodeLabels runs the node's part with the identity of a kubelet, with upstream's admission and the
-// real control plane. Labels and taints of a configuration are set, changed and removed, those of
-// other clients stay, and a kubelet alone can change no taints.
+// nodeLabels runs the component of a node with the identity of the kubelet, against the real API
+// server and controllers. It checks that the labels and taints of the configuration are set,
+// changed and removed, and that those of other clients do not change. A kubelet cannot change
+// taints itself.
 func nodeLabels(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	const name = "marked-1"
 	kubelet := m.client(t, "system:node:"+name, "system:nodes")
@@ -38,7 +39,7 @@ func nodeLabels(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 	}
 	defer admin.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{})
 
-	// The node's part of another node than the control plane's, with its kubeconfig and file.
+	// The component runs on a worker, with the kubeconfig and the file of this worker.
 	spec := testSpec()
 	spec.Node.Name, spec.Node.ControlPlane = name, false
 	dirs := dirs.In(t.TempDir())
@@ -108,7 +109,7 @@ func nodeLabels(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 		return has(n, "dedicated=db:NoSchedule") && !has(n, "dedicated=gpu:NoSchedule") && n.Labels["topology.kubernetes.io/zone"] == "west" && !rack
 	})
 	state(nodespec.NodeLabels{})
-	waitNode(ctx, t, admin, name, "end of its labels and taints", func(n *corev1.Node) bool {
+	waitNode(ctx, t, admin, name, "removal of its labels and taints", func(n *corev1.Node) bool {
 		_, zone := n.Labels["topology.kubernetes.io/zone"]
 		return !has(n, "dedicated=db:NoSchedule") && !zone && n.Annotations[nodelabels.WantedAnnotation] == ""
 	})
@@ -117,6 +118,6 @@ func nodeLabels(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 		t.Fatal(err)
 	}
 	if _, role := have.Labels["node-role.kubernetes.io/worker"]; !has(have, "quarantine:NoSchedule") || !role || have.Labels[corev1.LabelHostname] != name {
-		t.Errorf("what others have set is not as it was: labels %v, taints %v", have.Labels, have.Spec.Taints)
+		t.Errorf("a label or taint of another client was changed: labels %v, taints %v", have.Labels, have.Spec.Taints)
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestParts shows where the components of a cluster of several control-plane machines run, with
-// their extension points.
+// TestParts compares a list of all components with a golden file. The list shows the machines on
+// which each component runs and its extension points, for a cluster of several control-plane
+// machines.
 func TestParts(t *testing.T) {
 	spec, at := testSpec(), dirs.In(t.TempDir())
 	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.Node.IPs...)
@@ -44,11 +45,11 @@ func TestParts(t *testing.T) {
 	external := spec
 	external.External.Proxy = true
 	if text := show(external); !strings.Contains(text, "node kube-proxy: External") {
-		t.Errorf("a replaced component: %s", text)
+		t.Errorf("kube-proxy is not external, although an add-on replaces it: %s", text)
 	}
 	single := spec
 	single.ControlPlanes = nil
 	if text := show(single); !strings.Contains(text, "controllers kube-scheduler: ControlPlane") {
-		t.Errorf("a single control-plane machine: %s", text)
+		t.Errorf("kube-scheduler of a single control-plane machine does not have the place ControlPlane: %s", text)
 	}
 }

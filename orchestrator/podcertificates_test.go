@@ -21,9 +21,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// podCertificates checks that the real API server accepts a kubelet's request for its pod in the
-// present and in the former version of the API, and the signer's answer, which the published CAs
-// verify; and that a kubelet requests nothing else: no other signer, no pod of another node.
+// podCertificates checks that the real API server accepts the request of a kubelet for its pod, in
+// the present and in the former version of the API, and that the signer issues a certificate that
+// the published CAs verify. The API server rejects a request for another signer, and a request for
+// a pod of another node.
 func podCertificates(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, node *corev1.Node) {
 	pod, account := certifiedPod(ctx, t, admin, node.Name)
 	key, err := pki.NewKey()
@@ -41,7 +42,7 @@ func podCertificates(ctx context.Context, t *testing.T, m machine, admin kuberne
 	kubelet := func(node string) kubernetes.Interface { return m.client(t, "system:node:"+node, "system:nodes") }
 	own := kubelet(node.Name)
 
-	// Without PKIXPublicKey, as all kubelets of Kubernetes 1.36 create it.
+	// The request has no field PKIXPublicKey. All kubelets of Kubernetes 1.36 create such requests.
 	former := v1beta1.PodCertificateRequestSpec{
 		SignerName: spec.SignerName, PodName: spec.PodName, PodUID: spec.PodUID, ServiceAccountName: spec.ServiceAccountName, ServiceAccountUID: spec.ServiceAccountUID,
 		NodeName: spec.NodeName, NodeUID: spec.NodeUID, MaxExpirationSeconds: spec.MaxExpirationSeconds, StubPKCS10Request: spec.StubPKCS10Request,
@@ -56,7 +57,8 @@ func podCertificates(ctx context.Context, t *testing.T, m machine, admin kuberne
 			return err
 		},
 	} {
-		// NodeRestriction sees the new pod a moment later. Until then its error is not Forbidden.
+		// The admission plugin NodeRestriction knows the new pod after a short time. Until then, it
+		// rejects the request with an error other than Forbidden.
 		var last error
 		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
 			last = create(ctx, metav1.ObjectMeta{Name: name})
@@ -88,13 +90,13 @@ func podCertificates(ctx context.Context, t *testing.T, m machine, admin kuberne
 	} {
 		_, err := c.by.CertificatesV1().PodCertificateRequests(pod.Namespace).Create(ctx, &certificates.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: c.spec}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want an error with %q", err, want)
+			t.Errorf("the request has the error %v, want an error with %q", err, want)
 		}
 	}
 }
 
-// certifiedPod creates a pod on a node, which has a service account of its own and mounts a
-// certificate of the system's signer. The test deletes it at the end.
+// certifiedPod creates a pod on a node. The pod has its own service account and mounts a
+// certificate of the signer of the system. The pod is deleted at the end of the test.
 func certifiedPod(ctx context.Context, t *testing.T, admin kubernetes.Interface, node string) (*corev1.Pod, *corev1.ServiceAccount) {
 	t.Helper()
 	account, err := admin.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "till"}}, metav1.CreateOptions{})
@@ -118,8 +120,8 @@ func certifiedPod(ctx context.Context, t *testing.T, admin kubernetes.Interface,
 	return pod, account
 }
 
-// certificate waits for the answer to a request, and checks that the certificate names the pod's
-// service account, has the key, and is verified by the published CAs.
+// certificate waits until the request name has a certificate. It checks that the certificate names
+// the service account of the pod, that it is for the key, and that the published CAs verify it.
 func certificate(ctx context.Context, t *testing.T, admin kubernetes.Interface, name string, key crypto.PublicKey) {
 	t.Helper()
 	var status certificates.PodCertificateRequestStatus
@@ -132,11 +134,11 @@ func certificate(ctx context.Context, t *testing.T, admin kubernetes.Interface, 
 		return len(status.Conditions) > 0, nil
 	})
 	if err != nil {
-		t.Fatalf("%s version: no answer: %v", name, err)
+		t.Fatalf("request %s has no certificate: %v", name, err)
 	}
 	cert, err := pki.ParseCert([]byte(status.CertificateChain))
 	if err != nil {
-		t.Fatalf("%s version: the answer: %+v: %v", name, status, err)
+		t.Fatalf("request %s has an invalid certificate: %+v: %v", name, status, err)
 	}
 	bundle, err := admin.CertificatesV1().ClusterTrustBundles().Get(ctx, bootstrap.PodTrust, metav1.GetOptions{})
 	if err != nil {
@@ -149,6 +151,6 @@ func certificate(ctx context.Context, t *testing.T, admin kubernetes.Interface, 
 	}
 	has, ok := cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	if len(cert.URIs) != 1 || cert.URIs[0].String() != "spiffe://test/ns/default/sa/till" || !ok || !has.Equal(key) {
-		t.Errorf("%s version: is for %v", name, cert.URIs)
+		t.Errorf("the certificate of request %s has another key, or names %v", name, cert.URIs)
 	}
 }

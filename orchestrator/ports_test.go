@@ -22,13 +22,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestLoopbackPorts checks that no pod can use, as a host port, a loopback port that the
-// configuration of a component names.
+// TestLoopbackPorts checks that each loopback port in the configuration of a component is in the
+// lists nodespec.MachineTCP or nodespec.LoopbackTCP. No pod can use a port of these lists as a host
+// port.
 func TestLoopbackPorts(t *testing.T) {
 	known := slices.Concat(nodespec.MachineTCP(), nodespec.LoopbackTCP())
 	for _, port := range []int{kubelet.HealthPort, kubeproxy.HealthPort, controllermanager.Port, scheduler.Port} {
 		if !slices.Contains(known, port) {
-			t.Errorf("port %d is not among those of loopback", port)
+			t.Errorf("port %d is not in the lists of ports", port)
 		}
 	}
 	several, worker := testSpec(), testSpec()
@@ -40,18 +41,18 @@ func TestLoopbackPorts(t *testing.T) {
 			for _, match := range regexp.MustCompile(`(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)`).FindAllStringSubmatch(c.String(), -1) {
 				found++
 				if port, err := strconv.Atoi(match[1]); err != nil || !slices.Contains(known, port) {
-					t.Errorf("%s: %s is not among the ports of loopback", c.Name, match[0])
+					t.Errorf("%s: the port of %s is not in the lists of ports", c.Name, match[0])
 				}
 			}
 		}
 	}
 	if found == 0 {
-		t.Error("no part is told of a port of loopback any more: the test looks for the wrong thing")
+		t.Error("the test finds no loopback port in the configuration of any component: correct its regular expression")
 	}
 }
 
-// machinePorts checks with the real API server that no client can use a machine's address for a
-// Service, or its port for a pod.
+// machinePorts checks with the real API server that no client can use the address of a machine for
+// a Service, or a port of a machine as the host port of a pod.
 func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface, machine string) {
 	services := admin.CoreV1().Services("default")
 	refused := func(what string, err error, why string) {
@@ -66,9 +67,9 @@ func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface,
 		return s
 	}
 	_, err := services.Create(ctx, named(func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{machine} }), metav1.CreateOptions{})
-	refused("external address of a machine", err, "it is an address of a control-plane machine")
+	refused("an external IP that is the address of a machine", err, "it is an address of a control-plane machine")
 	_, err = services.Create(ctx, named(func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.1"} }), metav1.CreateOptions{})
-	refused("external address, and none is allowed", err, "no range of Cluster.spec.networks.externalIPs holds it")
+	refused("an external IP, although none is allowed", err, "no range of Cluster.spec.networks.externalIPs holds it")
 	class := "example.com/other"
 	balanced, err := services.Create(ctx, named(func(s *corev1.ServiceSpec) { s.Type, s.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class }), metav1.CreateOptions{})
 	if err != nil {
@@ -76,16 +77,16 @@ func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface,
 	}
 	balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: machine}}
 	_, err = services.UpdateStatus(ctx, balanced, metav1.UpdateOptions{})
-	refused("address of a machine in a status", err, "status.loadBalancer.ingress: cannot use "+machine)
+	refused("the address of a machine in the status of a load balancer", err, "status.loadBalancer.ingress: cannot use "+machine)
 	balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
 	if _, err := services.UpdateStatus(ctx, balanced, metav1.UpdateOptions{}); err != nil {
-		t.Errorf("another load balancer's address: %v", err)
+		t.Errorf("the address of another load balancer is rejected: %v", err)
 	}
 	pod := plainPod("grab")
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 6443}}
-	// where Pod Security has no restrictions
+	// In the namespace kube-system, Pod Security has no restrictions.
 	_, err = admin.CoreV1().Pods("kube-system").Create(ctx, pod, metav1.CreateOptions{})
-	refused("port of a machine", err, "cannot use port 6443 of the machine")
+	refused("a host port that is a port of the machine", err, "cannot use port 6443 of the machine")
 	if err := services.Delete(ctx, "grab", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}

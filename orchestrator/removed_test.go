@@ -21,9 +21,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// removedNodes checks that the tokens of pods become invalid with their Node, while the pods still
-// exist and the API server caches the tokens; that watches end, too; and that a machine that joins
-// again with the same name has valid tokens.
+// removedNodes checks that the tokens of pods become invalid when their Node is deleted, although
+// the pods still exist and the API server has cached the tokens. Watches with these tokens end,
+// too. If a machine joins again with the same name, the tokens of its new pods are valid.
 func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	const namespace, name = "removed", "removed-1"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -60,7 +60,8 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 		}
 		return request.Status.Token
 	}
-	// outside returns how long the API server took to reject a caller that it knew.
+	// outside waits until the API server rejects a client that it accepted before. It returns how
+	// long this took, and fails the test after 5 seconds.
 	outside := func(client kubernetes.Interface) time.Duration {
 		t.Helper()
 		began := time.Now()
@@ -69,7 +70,7 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 			return apierrors.IsUnauthorized(err), nil
 		})
 		if err != nil {
-			t.Errorf("a token of a Node that is gone is accepted for more than 5 s: %v", err)
+			t.Errorf("the API server accepts the token of a deleted Node for more than 5 s: %v", err)
 		}
 		return time.Since(began)
 	}
@@ -89,37 +90,37 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	if err := admin.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("refused %s after the Node went", outside(client).Round(time.Millisecond))
+	t.Logf("the token is rejected %s after the deletion of the Node", outside(client).Round(time.Millisecond))
 	if _, err := admin.CoreV1().Pods(namespace).Get(ctx, "first", metav1.GetOptions{}); err != nil {
-		t.Errorf("the pod went too soon to show it: %v", err)
+		t.Errorf("the pod was deleted, so the test does not show that its token was invalid before: %v", err)
 	}
 	late := time.After(5 * time.Second)
 	for open := true; open; {
 		select {
 		case _, open = <-watching.ResultChan():
 		case <-late:
-			t.Fatal("a watch goes on 5 s after the Node went")
+			t.Fatal("a watch has not ended 5 s after the deletion of the Node")
 		}
 	}
 	review, err := admin.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: first}}, metav1.CreateOptions{})
 	if err != nil || review.Status.Authenticated {
-		t.Errorf("others are told: %+v, %v", review.Status, err)
+		t.Errorf("a TokenReview of the token: %+v, %v, want not authenticated", review.Status, err)
 	}
-	// Without the Node no client gets a token.
+	// Without the Node, no client can get a valid token.
 	if _, err := whoAmI(ctx, m.withToken(t, token("second"))); !apierrors.IsUnauthorized(err) {
-		t.Errorf("a token that was issued after the Node went: %v, want 401", err)
+		t.Errorf("a token that was issued after the deletion of the Node: %v, want 401", err)
 	}
 
 	join()
 	if _, err := whoAmI(ctx, m.withToken(t, token("third"))); err != nil {
-		t.Errorf("a token of a machine that has come again: %v", err)
+		t.Errorf("the token of a machine that has joined again is rejected: %v", err)
 	}
 	if _, err := whoAmI(ctx, client); !apierrors.IsUnauthorized(err) {
-		t.Errorf("a token of the machine that had the name before: %v, want 401", err)
+		t.Errorf("a token of the deleted Node, after a machine has joined with its name: %v, want 401", err)
 	}
 
-	// Without a quorum the Node stays. The revocation names the machine until another machine has
-	// its name.
+	// If the control plane has no quorum, the Node of a removed machine cannot be deleted. Then the
+	// list of revocations names the machine, until another machine joins with this name.
 	again := m.withToken(t, token("fourth"))
 	if _, err := whoAmI(ctx, again); err != nil {
 		t.Error(err)
@@ -131,17 +132,17 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 		}
 	}
 	revoked(`[{"origin": "12ab", "machine": "` + name + `"}]`)
-	t.Logf("refused %s after the machine was taken out", outside(again).Round(time.Millisecond))
+	t.Logf("the token is rejected %s after the revocation of the machine", outside(again).Round(time.Millisecond))
 	revoked(`[{"origin": "12ab"}]`)
 	waitUser(ctx, t, again, user.Username)
 
 	there, err := nodecontrollers.DeleteRemovedNodes(ctx, m.dirs, nodespec.NodeGCRequest{Names: []string{name, "never-there"}, MadeBefore: time.Now().Add(time.Minute)})
 	if err != nil || !slices.Equal(there, []string{name}) {
-		t.Errorf("forgotten: %v, %v", there, err)
+		t.Errorf("deleted Nodes: %v, %v", there, err)
 	}
 	outside(again)
 	pods, err := admin.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil || len(pods.Items) != 0 {
-		t.Errorf("%d pods are there that were on a Node that is forgotten: %v", len(pods.Items), err)
+		t.Errorf("%d pods of the deleted Node still exist: %v", len(pods.Items), err)
 	}
 }

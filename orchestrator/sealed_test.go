@@ -54,9 +54,9 @@ metadata: {name: frozen.static.k8s.io}
 spec: {policyName: frozen.static.k8s.io, validationActions: [Deny]}
 `
 
-// TestSealedPolicies checks that no client of Kubernetes can change or bypass sealed policies, and
-// that they permit the requests of the system. It also checks that the rejected requests are
-// permitted after the removal of the policies from the configuration.
+// TestSealedPolicies checks that no client of Kubernetes can change or bypass the sealed policies,
+// and that the policies permit the requests of the system. After the policies are removed from the
+// configuration, the requests that they rejected are permitted.
 func TestSealedPolicies(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -72,7 +72,7 @@ func TestSealedPolicies(t *testing.T) {
 		api, controllers = m.start(t, component.API, zero), m.start(t, component.Controllers, zero)
 		api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
 		controllers.waitReady(t, time.Minute, controllersWork...)
-		t.Logf("with %+v: api: %s", spec.Kubernetes.SealedPolicies.System, api.usage(t))
+		t.Logf("with the policy of the system %t: api: %s", spec.Kubernetes.SealedPolicies.System, api.usage(t))
 		return api, controllers
 	}
 	m.configure(t, nodespec.Addon{
@@ -88,17 +88,17 @@ func TestSealedPolicies(t *testing.T) {
 	t.Run("attempts", func(t *testing.T) {
 		for name, try := range m.sealedAttempts(t) {
 			if err := try(ctx, root); !rejectedBySystem(err) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("the policy of the system does not reject %s: %v", name, err)
 			}
 		}
 		if _, err := root.RbacV1().ClusterRoles().Get(ctx, "system:node", metav1.GetOptions{}); err != nil {
-			t.Errorf("after the attempts: %v", err)
+			t.Errorf("cannot read a ClusterRole after the attempts to change it: %v", err)
 		}
 	})
 	t.Run("impersonation", func(t *testing.T) { m.sealedImpersonation(ctx, t) })
 	t.Run("site", func(t *testing.T) {
 		if err := freeze(ctx, root); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "the site is frozen") {
-			t.Errorf("the policy of the site: %v", err)
+			t.Errorf("the policy of the site does not reject the ConfigMap: %v", err)
 		}
 	})
 	t.Run("system", func(t *testing.T) { m.systemPasses(ctx, t, root) })
@@ -112,11 +112,11 @@ func TestSealedPolicies(t *testing.T) {
 	write(t, filepath.Join(m.root, paths.NodeSpec), content)
 	api, controllers = start()
 	if err := freeze(ctx, root); err != nil {
-		t.Errorf("without the policy of the site: %v", err)
+		t.Errorf("the ConfigMap is rejected without the policy of the site: %v", err)
 	}
 	for name, try := range m.sealedAttempts(t) {
 		if err := try(ctx, root); rejectedBySystem(err) {
-			t.Errorf("without the policy of the system: %s: %v", name, err)
+			t.Errorf("%s is rejected without the policy of the system: %v", name, err)
 		}
 	}
 	stopAll(t, controllers, api)
@@ -127,6 +127,7 @@ func rejectedBySystem(err error) bool {
 	return apierrors.IsForbidden(err) && (strings.Contains(err.Error(), systemSealed) || strings.Contains(err.Error(), "belongs to the system"))
 }
 
+// freeze creates the ConfigMap that the policy of the site rejects.
 func freeze(ctx context.Context, client kubernetes.Interface) error {
 	_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "frozen"}}, metav1.CreateOptions{})
 	return err
@@ -138,7 +139,7 @@ func sealedObjects(ctx context.Context, t *testing.T, root kubernetes.Interface)
 	policies, bindings := admission.ValidatingAdmissionPolicies(), admission.ValidatingAdmissionPolicyBindings()
 	all, err := policies.List(ctx, metav1.ListOptions{})
 	if err != nil || len(all.Items) != 0 {
-		t.Errorf("policies: %v, %v", all, err)
+		t.Errorf("a client sees the policies %v, %v, want none", all, err)
 	}
 	for _, name := range []string{systemSealed, siteSealed} {
 		policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
@@ -158,7 +159,7 @@ func sealedObjects(ctx context.Context, t *testing.T, root kubernetes.Interface)
 			"update binding": second(bindings.Update(ctx, binding, metav1.UpdateOptions{})),
 		} {
 			if !apierrors.IsNotFound(err) {
-				t.Errorf("%s %s: %v", what, name, err)
+				t.Errorf("%s %s: %v, want not found", what, name, err)
 			}
 		}
 		for what, err := range map[string]error{
@@ -166,18 +167,19 @@ func sealedObjects(ctx context.Context, t *testing.T, root kubernetes.Interface)
 			"replace binding": second(bindings.Create(ctx, binding, metav1.CreateOptions{})),
 		} {
 			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "reserved for static manifest-based configurations") {
-				t.Errorf("%s %s: %v", what, name, err)
+				t.Errorf("%s %s: %v, want invalid", what, name, err)
 			}
 		}
 	}
 }
 
+// second returns the error of a call that returns two values.
 func second[T any](_ T, err error) error { return err }
 
 // attempt is a request of a cluster-admin that the policy of the system rejects.
 type attempt func(context.Context, kubernetes.Interface) error
 
-// sealedAttempts returns the attempts by name.
+// sealedAttempts returns all attempts, with names that describe them.
 func (m machine) sealedAttempts(t *testing.T) map[string]attempt {
 	t.Helper()
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
@@ -248,8 +250,8 @@ func (m machine) sealedAttempts(t *testing.T) map[string]attempt {
 	return all
 }
 
-// credentialAttempts are the ways in which a cluster-admin can get the credentials of identities of
-// the system from Kubernetes.
+// credentialAttempts returns the requests by which a cluster-admin could get, from Kubernetes, the
+// credentials of an identity of the system.
 func credentialAttempts(t *testing.T) map[string]attempt {
 	t.Helper()
 	const account = "node-controller"
@@ -307,14 +309,14 @@ func (m machine) sealedImpersonation(ctx context.Context, t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := client.RbacV1().ClusterRoles().Delete(ctx, "system:node", metav1.DeleteOptions{}); !rejectedBySystem(err) {
-			t.Errorf("as %s: %v", as.UserName, err)
+			t.Errorf("an impersonation of %s is not rejected: %v", as.UserName, err)
 		}
 	}
 }
 
-// systemPasses checks that the policies permit the requests of the system. Some requests are not
-// repeated here, because the start of the processes has tested them: the API server creates its
-// objects, the controllers get their tokens, and the server of metrics registers its CA.
+// systemPasses checks that the policies permit the requests of the system. It does not repeat
+// requests that the processes made at their start: the API server created its objects, the
+// controllers got their tokens, and the metrics server registered its CA.
 func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes.Interface) {
 	must := func(err error) {
 		t.Helper()
@@ -333,8 +335,8 @@ func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes
 		return func(ctx context.Context) bool { return second(roles.Get(ctx, name, metav1.GetOptions{})) == nil }
 	}
 
-	// This is the controller of add-ons, with its own identity and with that of an add-on.
-	// Kubernetes and the system restore the deleted roles.
+	// The controller of add-ons may delete roles. Kubernetes and the system restore them. It
+	// creates the webhook of an add-on with the identity of this add-on.
 	manager := m.client(t, nodespec.AddonsUser)
 	for _, name := range []string{"system:node", "orlop:metrics-reader"} {
 		must(manager.RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{}))
@@ -348,19 +350,19 @@ func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes
 		second(hooks.Patch(ctx, "shop", types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})),
 	} {
 		if !rejectedBySystem(err) {
-			t.Errorf("an object of an add-on: %v", err)
+			t.Errorf("a change of an object of an add-on is not rejected: %v", err)
 		}
 	}
 	m.suspend(ctx, t, "validatingwebhookconfiguration", "shop")
 
-	// A migration of the storage version.
+	// A migration of the storage version updates an object without a change.
 	role, err := roles.Get(ctx, "system:node", metav1.GetOptions{})
 	must(err)
 	must(second(roles.Update(ctx, role, metav1.UpdateOptions{})))
-	// A kubelet.
+	// A kubelet creates its Node.
 	kubelet := m.client(t, "system:node:node-1", "system:nodes")
 	must(second(kubelet.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, metav1.CreateOptions{})))
-	// The controller that aggregates roles.
+	// The controller that aggregates roles adds the rules of a labeled role to the role view.
 	must(second(roles.Create(ctx, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop-reader", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"shop.example.com"}, Resources: []string{"orders"}, Verbs: []string{"get"}}},
@@ -369,8 +371,8 @@ func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes
 		view, err := roles.Get(ctx, "view", metav1.GetOptions{})
 		return err == nil && strings.Contains(view.String(), "shop.example.com")
 	})
-	// The controller of namespaces deletes objects that the policies protect in other namespaces.
-	// The garbage collector deletes an object, too.
+	// The namespace controller deletes the objects in a deleted namespace, among them a role with a
+	// name of the system. The garbage collector deletes an object if its owner does not exist.
 	must(second(root.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{})))
 	must(second(root.RbacV1().Roles("left").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "system:left"}}, metav1.CreateOptions{})))
 	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "gone"}}}}
@@ -379,9 +381,9 @@ func (m machine) systemPasses(ctx context.Context, t *testing.T, root kubernetes
 	await("the namespace is deleted", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(second(root.CoreV1().Namespaces().Get(ctx, "left", metav1.GetOptions{})))
 	})
-	await("the garbage is deleted", func(ctx context.Context) bool {
+	await("the object without an owner is deleted", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(second(root.CoreV1().ConfigMaps("kube-system").Get(ctx, "owned", metav1.GetOptions{})))
 	})
-	// Tokens of other accounts, and other certificates.
+	// The policies permit a token of an account that has no rights of the system.
 	must(second(root.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})))
 }

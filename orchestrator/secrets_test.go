@@ -46,13 +46,13 @@ func (m machine) secrets(t *testing.T) map[string][]string {
 	}
 	for _, name := range []string{filepath.Join(m.dirs.API, nodespec.Encryption), filepath.Join(m.dirs.Node, nodespec.KubeletServingKey)} {
 		if len(all[name]) == 0 {
-			t.Errorf("found no secret in %s", name)
+			t.Errorf("the test finds no key in %s", name)
 		}
 	}
 	return all
 }
 
-// leaked returns the files whose secrets are in text.
+// leaked returns the files of which at least one secret is in text.
 func leaked(secrets map[string][]string, text []byte) []string {
 	var files []string
 	for file, texts := range secrets {
@@ -64,9 +64,9 @@ func leaked(secrets map[string][]string, text []byte) []string {
 	return files
 }
 
-// TestConfigurationHasNoSecrets checks that flags and files of the components name the files of
-// keys, and contain no keys: upstream's components log their flags, and the kubelet logs its whole
-// effective configuration.
+// TestConfigurationHasNoSecrets checks that the flags and files of the components contain no keys,
+// only the names of the files of keys. The reason is that upstream's components log their flags,
+// and that the kubelet logs its whole effective configuration.
 func TestConfigurationHasNoSecrets(t *testing.T) {
 	spec := testSpec()
 	spec.PodCertificates = true
@@ -74,13 +74,13 @@ func TestConfigurationHasNoSecrets(t *testing.T) {
 	secrets := m.secrets(t)
 	for _, c := range Services(spec, m.dirs) {
 		if files := leaked(secrets, []byte(c.String())); len(files) > 0 {
-			t.Errorf("%s has secrets of %v", c.Name, files)
+			t.Errorf("the flags or files of %s contain secrets of the files %v", c.Name, files)
 		}
 	}
 	for file, texts := range secrets {
 		for _, s := range texts {
 			if got := leaked(secrets, []byte("--flag="+s)); !slices.Contains(got, file) {
-				t.Errorf("a secret of %s is not found in a flag: %v", file, got)
+				t.Errorf("leaked does not find a secret of %s in a flag, only those of %v", file, got)
 			}
 		}
 	}
@@ -94,6 +94,6 @@ func (p *started) logHasNoSecrets(t *testing.T, secrets map[string][]string) {
 		t.Fatal(err)
 	}
 	if files := leaked(secrets, content); len(files) > 0 || len(content) == 0 {
-		t.Errorf("%s: %d bytes, has secrets of %v", p.log, len(content), files)
+		t.Errorf("log %s is empty or contains secrets: it has %d bytes and secrets of the files %v", p.log, len(content), files)
 	}
 }

@@ -54,8 +54,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestEmulation compares the flags that differ while the level of the cluster is older with a
-// golden file.
+// TestEmulation compares with a golden file the flags that differ between the present level of a
+// cluster and the former level.
 func TestEmulation(t *testing.T) {
 	var b strings.Builder
 	for _, certificates := range []bool{false, true} {
@@ -81,9 +81,9 @@ func TestEmulation(t *testing.T) {
 	golden.Assert(t, b.String(), "emulation.golden")
 }
 
-// TestSettings compares the flags and files that differ if settings of components are configured
-// with a golden file. The settings are those of the reference of the configuration, which has an
-// example of each.
+// TestSettings compares with a golden file the flags and lines of files that differ if all settings
+// of components are configured. The settings are those of config.Reference, which has an example of
+// each.
 func TestSettings(t *testing.T) {
 	before := map[string]string{}
 	for _, c := range Services(testSpec(), dirs.System()) {
@@ -127,15 +127,14 @@ func TestImagePolicy(t *testing.T) {
 	spec.Node.ImagePolicy = []config.ImageRule{{Images: []config.RepositoryPattern{"*"}, Unsigned: true}}
 	all := Services(spec, dirs)
 	if proxy := find(all, imagepolicy.Name); proxy < 0 || proxy > find(all, kubelet.Name) || all[proxy].Process != component.Node {
-		t.Errorf("the proxy is component %d, the kubelet %d", proxy, find(all, kubelet.Name))
+		t.Errorf("the proxy is component %d and the kubelet is component %d, want the proxy first, in the process of the node", proxy, find(all, kubelet.Name))
 	}
 	if got, want := endpoint(all), "unix://"+imagepolicy.RuntimeSocket(spec, dirs); got != want || strings.Contains(got, dirs.ContainerdSocket) {
 		t.Errorf("the kubelet reaches %s, want %s", got, want)
 	}
 }
 
-// referenceSpec returns testSpec with the settings of components in the reference of the
-// configuration.
+// referenceSpec returns testSpec with the settings of components in config.Reference.
 func referenceSpec(t *testing.T) nodespec.Spec {
 	t.Helper()
 	reference, problems := config.Parse("reference", []byte(config.Reference))
@@ -147,9 +146,8 @@ func referenceSpec(t *testing.T) nodespec.Spec {
 	return spec
 }
 
-// TestEmulatedGates checks the feature gates of components that emulate a former version. Each
-// component gets only gates that the former version accepts, together with the gates that these
-// require.
+// TestEmulatedGates checks the feature gates of components that emulate a former version. A
+// component gets only those of the configured gates that the former version knows.
 func TestEmulatedGates(t *testing.T) {
 	spec := testSpec()
 	spec.Kubernetes.FeatureGates = config.FeatureGates{
@@ -166,8 +164,8 @@ func TestEmulatedGates(t *testing.T) {
 	}
 }
 
-// TestExternal checks that a placeholder names each external component, and has neither flags nor
-// files.
+// TestExternal checks that each external component has a placeholder in the list of components. The
+// placeholder has the name of the component, but no flags and no files.
 func TestExternal(t *testing.T) {
 	spec := testSpec()
 	spec.External = nodespec.External{Proxy: true, DNS: true, Network: true}
@@ -176,11 +174,11 @@ func TestExternal(t *testing.T) {
 		if c.Name == kubeproxy.Name || c.Name == coredns.Name || c.Name == netpolicy.Name {
 			found++
 			if len(c.Args)+len(c.Files) > 0 || c.Run == nil {
-				t.Errorf("%s", c)
+				t.Errorf("an external component has flags or files, or no function Run: %s", c)
 			}
 		}
 	}
 	if found != 3 {
-		t.Errorf("%d of 3 external components are named", found)
+		t.Errorf("the list has %d of 3 external components", found)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestComponentSettings runs the control plane with the settings of the reference of the
-// configuration, which has an example of each, and then at a former level of the cluster.
+// TestComponentSettings runs the control plane with the settings of config.Reference, which has an
+// example of each setting. Then it runs the control plane at the former level of the cluster.
 func TestComponentSettings(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -36,7 +36,8 @@ func TestComponentSettings(t *testing.T) {
 	}
 	api, controllers := start()
 	servesSettings(ctx, t, m.client(t, "admin", "orlop:cluster-admins"))
-	// A process at the own version reads the level at its next start.
+	// The processes find another level in etcd than the one at which they run. They end, so that
+	// they start again with the stored level.
 	storeLevel(ctx, t, m, emulation.BeforeLevels)
 	stopAll(t, api, controllers)
 	startsAgain(t, m.start(t, component.API, zero), m.start(t, component.Controllers, zero))
@@ -46,11 +47,11 @@ func TestComponentSettings(t *testing.T) {
 	stopAll(t, api, controllers)
 }
 
-// servesSettings checks that the API server has the settings of the reference.
+// servesSettings checks that the settings of config.Reference have an effect in the API server.
 func servesSettings(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	t.Helper()
 	if _, err := admin.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1beta1"); err != nil {
-		t.Errorf("runtimeConfig: %v", err)
+		t.Errorf("runtimeConfig does not enable an API: %v", err)
 	}
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name:        "batch",
@@ -74,7 +75,7 @@ func servesSettings(ctx context.Context, t *testing.T, admin kubernetes.Interfac
 		}
 	}
 	if err != nil || created.Spec.NodeSelector["example.com/pool"] != "batch" {
-		t.Errorf("podNodeSelector: %v, %v", created, err)
+		t.Errorf("podNodeSelector does not set the node selector of a pod: %v, %v", created, err)
 	}
 	class := "orlop-local"
 	_, err = admin.CoreV1().PersistentVolumeClaims("batch").Create(ctx, &corev1.PersistentVolumeClaim{
@@ -85,6 +86,6 @@ func servesSettings(ctx context.Context, t *testing.T, admin kubernetes.Interfac
 		},
 	}, metav1.CreateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "insufficient quota") {
-		t.Errorf("resourceQuota: a claim without a quota: %v", err)
+		t.Errorf("resourceQuota does not reject a claim without a quota: %v", err)
 	}
 }

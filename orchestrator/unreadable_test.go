@@ -27,9 +27,10 @@ func etcdClient(t *testing.T, dirs dirs.Dirs) *clientv3.Client {
 	return c
 }
 
-// unreadableSecret checks the task of the runbook for a Secret that no key decrypts any more: the
-// list names it, an ordinary delete fails, and with the option an administrator deletes it. The
-// option deletes no Secret that can be read, and other users may not use it.
+// unreadableSecret checks the task of the runbook for a Secret that no key decrypts any more. The
+// error of a list names the Secret. An ordinary delete fails, and an administrator can delete the
+// Secret with the option ignoreStoreReadErrorWithClusterBreakingPotential. The option deletes no
+// readable Secret, and other users may not use it.
 func unreadableSecret(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	const namespace, name = "default", "lost"
 	const ignore = `{"kind":"DeleteOptions","apiVersion":"v1","ignoreStoreReadErrorWithClusterBreakingPotential":true}`
@@ -45,23 +46,23 @@ func unreadableSecret(ctx context.Context, t *testing.T, m machine, admin kubern
 
 	_, err := admin.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{})
 	if err == nil || !strings.Contains(err.Error(), "/secrets/"+namespace+"/"+name) {
-		t.Errorf("the list does not name the Secret: %v", err)
+		t.Errorf("the error of the list does not name the Secret: %v", err)
 	}
 	if err := admin.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsInternalError(err) {
-		t.Errorf("an ordinary delete: %v, want an internal error", err)
+		t.Errorf("a delete without the option: %v, want an internal error", err)
 	}
 	unsafe := func(client kubernetes.Interface, name string) error {
 		path := "/api/v1/namespaces/" + namespace + "/secrets/" + name
 		return client.CoreV1().RESTClient().Delete().RequestURI(path).Body([]byte(ignore)).Do(ctx).Error()
 	}
 	if err := unsafe(m.client(t, "system:kube-controller-manager"), name); !apierrors.IsForbidden(err) {
-		t.Errorf("the option without the right: %v, want forbidden", err)
+		t.Errorf("a delete with the option by a user without the right: %v, want forbidden", err)
 	}
 	if err := unsafe(admin, good.Name); err == nil {
-		t.Error("the option deletes a Secret that can be read")
+		t.Error("a delete with the option removes a readable Secret")
 	}
 	if err := unsafe(admin, name); err != nil {
-		t.Errorf("the option of an administrator: %v", err)
+		t.Errorf("a delete with the option by an administrator: %v", err)
 	}
 	if _, err := admin.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the deleted Secret: %v, want not found", err)
@@ -72,6 +73,6 @@ func unreadableSecret(ctx context.Context, t *testing.T, m machine, admin kubern
 		return last == nil, nil
 	})
 	if err != nil {
-		t.Errorf("the list after the delete: %v", last)
+		t.Errorf("the list still fails after the delete: %v", last)
 	}
 }

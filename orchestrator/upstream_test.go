@@ -15,8 +15,9 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 )
 
-// TestUpstreamTables checks the tables of package upstream, with which a configuration is validated
-// without the code of Kubernetes. After an update of Kubernetes, run it with -update.
+// TestUpstreamTables compares the tables of package upstream with the code of Kubernetes. By these
+// tables, a configuration is validated without this code. After an update of Kubernetes, run the
+// test with -update.
 func TestUpstreamTables(t *testing.T) {
 	scores, err := scoresTable()
 	if err != nil {

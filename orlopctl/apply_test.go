@@ -19,10 +19,10 @@ func TestEditorInterrupted(t *testing.T) {
 	if got := strings.Fields(string(after)); len(got) != 2 || got[1] != "edited" {
 		t.Errorf("got %q", after)
 	}
-	// The editor itself receives the signals and ends. It would ignore them if this program ignored
-	// them, because a child process inherits ignored signals.
+	// The editor itself receives the signals and ends. If this program ignored the signals, the
+	// editor would ignore them, too, because a child process inherits ignored signals.
 	t.Setenv("VISUAL", "sh -c 'kill -INT $$; echo it lives'")
 	if _, _, err := edited([]byte("before\n")); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
-		t.Errorf("an editor that was interrupted: got %v", err)
+		t.Errorf("after the editor was interrupted: got %v", err)
 	}
 }

@@ -43,7 +43,7 @@ type measuringMachine struct {
 	own     *pki.Leaf // machine key
 	claims  attest.Claims
 	events  []attest.Event
-	answers func(*api.AttestResponse) // changes the answer of Attest; nil for no change
+	answers func(*api.AttestResponse) // changes the response of Attest, unless nil
 }
 
 // restricted is the template of an attestation key: a restricted signing key of a TPM.
@@ -53,14 +53,14 @@ var restricted = tpm2.TPMTPublic{
 	Parameters:       tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{CurveID: tpm2.TPMECCNistP256}),
 }
 
-// public returns an encoded public key of a TPM, from a template and an uncompressed point of
-// P-256.
+// public returns the encoded public key of a TPM. Its point on P-256 is uncompressed, and its other
+// fields are those of the template.
 func public(template tpm2.TPMTPublic, point []byte) []byte {
 	template.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{X: tpm2.TPM2BECCParameter{Buffer: point[1:33]}, Y: tpm2.TPM2BECCParameter{Buffer: point[33:]}})
 	return tpm2.Marshal(template)
 }
 
-// newMeasuring returns a machine that booted version r.
+// newMeasuring returns a machine that has booted the version r.
 func newMeasuring(t *testing.T, r attest.Release) *measuringMachine {
 	t.Helper()
 	ek, err1 := ecdh.P256().GenerateKey(rand.Reader)
@@ -127,7 +127,8 @@ func (m *measuringMachine) Attest(_ context.Context, r *api.AttestRequest, optio
 	return out, nil
 }
 
-// activate decrypts a challenge (TPM 2.0 Library, part 1, section 24, "Credential Protection").
+// activate decrypts the challenge of a request as a TPM does, and returns the secret in it (TPM 2.0
+// Library, part 1, section 24, "Credential Protection").
 func (m *measuringMachine) activate(r *api.AttestRequest) ([]byte, error) {
 	point, err := tpm2.Unmarshal[tpm2.TPMSECCPoint](r.Secret)
 	if err != nil {
@@ -176,15 +177,16 @@ func eventLog(events []attest.Event) []byte {
 	return out
 }
 
-// measuredVersion returns the measurements of an invented version.
+// measuredVersion returns the expected measurements of a version. All its digests are derived from
+// its name.
 func measuredVersion(name string) attest.Release {
 	digest := func(what string) attest.Digest { return sha256.Sum256([]byte(what + " of " + name)) }
 	return attest.Release{Version: name, Root: "root of " + name, Loader: sha256.Sum256([]byte("loader")), Image: digest("image"),
 		Sections: []attest.Section{{Name: ".linux", Digest: digest("kernel")}, {Name: ".cmdline", Digest: digest("command line")}}}
 }
 
-// TestAttest checks that an attestation succeeds only for the expected machine with an expected
-// version. The exit status of all other cases is 3.
+// TestAttest checks that an attestation succeeds only if the machine has one of the expected
+// versions, and the expected key and TPM. In all other cases, the exit status is 3.
 func TestAttest(t *testing.T) {
 	old, next := measuredVersion("1.2.0"), measuredVersion("1.3.0")
 	relay := func(m *measuringMachine) {
@@ -198,21 +200,21 @@ func TestAttest(t *testing.T) {
 		name     string
 		change   func(*measuringMachine)
 		releases []attest.Release
-		ek       bool // --ek names another EK
-		makers   bool
-		want     string // the error starts with it; empty for success
+		ek       bool   // the flag --ek names another EK
+		makers   bool   // the flag --ek-ca names CAs of makers, which did not sign the EK
+		want     string // the beginning of the error; empty for success
 	}{
-		{"the version", nil, []attest.Release{old}, false, false, ""},
-		{"one of two versions", nil, []attest.Release{next, old}, false, false, ""},
-		{"another version", nil, []attest.Release{next}, false, false, "attestation: the machine booted something else: 2 differences"},
-		{"relayed", relay, []attest.Release{old}, false, false, "attestation: evidence: is of the machine with key"},
+		{"expected version", nil, []attest.Release{old}, false, false, ""},
+		{"one of two expected versions", nil, []attest.Release{next, old}, false, false, ""},
+		{"unexpected version", nil, []attest.Release{next}, false, false, "attestation: the machine booted something else: 2 differences"},
+		{"connection through a relay", relay, []attest.Release{old}, false, false, "attestation: evidence: is of the machine with key"},
 		{"another EK", nil, []attest.Release{old}, true, false, "attestation: endorsement key: it is sha256:"},
-		{"no certificate", nil, []attest.Release{old}, false, true, "attestation: endorsement key: the TPM stores no certificate of its maker"},
-		{"a certificate for another key", func(m *measuringMachine) { m.keys.Certificate = m.own.Cert.Raw }, []attest.Release{old}, false, true, "attestation: certificate of the endorsement key: it is for another key"},
+		{"EK without a certificate", nil, []attest.Release{old}, false, true, "attestation: endorsement key: the TPM stores no certificate of its maker"},
+		{"certificate for another key", func(m *measuringMachine) { m.keys.Certificate = m.own.Cert.Raw }, []attest.Release{old}, false, true, "attestation: certificate of the endorsement key: it is for another key"},
 		{"another AK", func(m *measuringMachine) {
 			m.answers = func(r *api.AttestResponse) { r.Answer = make([]byte, 32) }
 		}, []attest.Release{old}, false, false, "attestation: challenge: the answer is wrong"},
-		{"a configuration that is not the active one", func(m *measuringMachine) {
+		{"claim of another configuration", func(m *measuringMachine) {
 			m.answers = func(r *api.AttestResponse) { r.Configuration = make([]byte, 32) }
 		}, []attest.Release{old}, false, false, "attestation: quote: it is for another nonce, or for other claims of the machine"},
 	} {
@@ -247,8 +249,8 @@ func TestAttest(t *testing.T) {
 	}
 }
 
-// TestAttestCertificate checks that the command accepts an EK with a certificate of a maker of
-// --ek-ca, and compares the table with the golden file.
+// TestAttestCertificate checks that the command accepts an EK if its certificate is signed by a CA
+// in the file of --ek-ca. It also compares the printed table with a golden file.
 func TestAttestCertificate(t *testing.T) {
 	version := measuredVersion("1.2.0")
 	m := newMeasuring(t, version)

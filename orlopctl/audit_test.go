@@ -67,13 +67,13 @@ func (s *auditStream) Recv() (*api.AuditLine, error) {
 		}
 		return nil, s.end
 	}
-	time.Sleep(time.Second) // in the synctest bubble: until all other goroutines wait
+	time.Sleep(time.Second) // in a synctest bubble, this waits until all other goroutines wait
 	line := s.lines[0]
 	s.lines = s.lines[1:]
 	return &api.AuditLine{Line: line}, nil
 }
 
-// auditLines returns a record with a line for each of these methods.
+// auditLines returns the lines of a record: one for the call of each of these methods.
 func auditLines(t *testing.T, record string, methods ...string) [][]byte {
 	t.Helper()
 	l, err := audit.OpenNamed(t.TempDir(), record, audit.DefaultSize, 2)
@@ -92,9 +92,10 @@ func auditLines(t *testing.T, record string, methods ...string) [][]byte {
 	return lines
 }
 
-// TestAuditOfOneRecord checks `audit list` on a machine of a version that has only record
-// `changes`. The list contains each line once, and --follow continues it. A list of record
-// `refused` alone fails, in each output format.
+// TestAuditOfOneRecord checks `audit list` on a machine that has only the record `changes`, because
+// its version is older. The list has each line once, and --follow adds the later lines. A list of
+// the record `refused` alone fails, in each output format. The last case is a machine with both
+// records.
 func TestAuditOfOneRecord(t *testing.T) {
 	one := cutAudit{changes: auditLines(t, "", "First", "Second", "Third")}
 	two := cutAudit{changes: one.changes, refused: auditLines(t, audit.Refused, "Rejected", "Later")}
@@ -106,13 +107,13 @@ func TestAuditOfOneRecord(t *testing.T) {
 		methods string
 		err     error
 	}{
-		"list":                   {one, auditList{records: both}, "table", "First Second", nil},
-		"follow":                 {one, auditList{records: both, follow: true}, "table", "First Second Third", errCut},
-		"follow, first line":     {cutAudit{changes: one.changes[:1]}, auditList{records: both, follow: true}, "table", "First", errCut},
-		"refused":                {one, auditList{records: both[1:]}, "table", "", errNoRefused},
-		"refused, as JSON":       {one, auditList{records: both[1:]}, "json", "", errNoRefused},
-		"refused, from a number": {one, auditList{records: both[1:], after: 1, follow: true}, "table", "", errNoRefused},
-		"two records":            {two, auditList{records: both}, "table", "First Second Rejected", nil},
+		"list":                  {one, auditList{records: both}, "table", "First Second", nil},
+		"follow":                {one, auditList{records: both, follow: true}, "table", "First Second Third", errCut},
+		"follow, first line":    {cutAudit{changes: one.changes[:1]}, auditList{records: both, follow: true}, "table", "First", errCut},
+		"refused":               {one, auditList{records: both[1:]}, "table", "", errNoRefused},
+		"refused, as JSON":      {one, auditList{records: both[1:]}, "json", "", errNoRefused},
+		"refused, after line 1": {one, auditList{records: both[1:], after: 1, follow: true}, "table", "", errNoRefused},
+		"two records":           {two, auditList{records: both}, "table", "First Second Rejected", nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var out strings.Builder
@@ -135,7 +136,7 @@ func TestAuditOfOneRecord(t *testing.T) {
 	}
 }
 
-// TestAuditLine checks the line of an entry, with all its parts.
+// TestAuditLine checks the line for an entry that has all fields.
 func TestAuditLine(t *testing.T) {
 	var out strings.Builder
 	l := auditList{ios: &iostreams.Streams{Out: &out, Format: "table"}}

@@ -29,8 +29,9 @@ import (
 // dashboardLimit bounds each wait of a test.
 const dashboardLimit = 30 * time.Second
 
-// startDashboardMachine starts a fake machine. It also makes a context with the machine and a
-// certificate of role reader, and returns the machine and a connector for that context.
+// startDashboardMachine starts a fake machine with this name. It adds a context for the machine,
+// with a certificate of the role reader. It returns the machine and a connector, which uses this
+// context.
 func startDashboardMachine(t *testing.T, name string) (*machinetest.Machine, *connect.Connector) {
 	t.Helper()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "contexts"))
@@ -65,7 +66,7 @@ func startDashboardMachine(t *testing.T, name string) (*machinetest.Machine, *co
 	return fake, connect.New(&iostreams.Streams{Err: io.Discard})
 }
 
-// picture collects the output to a terminal. The cell grew holds the whole output so far.
+// picture is a terminal that stores its output. The cell grew has the whole output so far.
 type picture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -100,7 +101,7 @@ func TestDashboard(t *testing.T) {
 	for _, step := range []struct{ see, press string }{{"zebra", "2"}, {"containerd", "\r"}, {"three", "4"}, {"format STATE", "q"}} {
 		shown, err := latest.Wait(ctx, seen.grew, func(text string) bool { return strings.Contains(text, step.see) })
 		if err != nil {
-			t.Fatalf("%s has not been shown: %q", step.see, shown)
+			t.Fatalf("the dashboard does not show %s: %q", step.see, shown)
 		}
 		if _, err := hands.Write([]byte(step.press)); err != nil {
 			t.Fatal(err)
@@ -112,7 +113,7 @@ func TestDashboard(t *testing.T) {
 			t.Errorf("the dashboard ended with %v, %v", err, ctx.Err())
 		}
 	case <-ctx.Done():
-		t.Fatal("q has not ended the dashboard")
+		t.Fatal("the key q does not end the dashboard")
 	}
 }
 
@@ -120,10 +121,11 @@ func TestDashboard(t *testing.T) {
 type line struct {
 	net.Listener
 	mu   sync.Mutex
-	to   string // the machine's address; empty while the line is cut
+	to   string // the address of the machine; empty while the connection is cut
 	open []net.Conn
 }
 
+// connect sets the address to which the proxy forwards. An empty address cuts all connections.
 func (l *line) connect(to string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +158,7 @@ func (l *line) serve() {
 }
 
 // TestDashboardComesBack checks that the dashboard shows an unreachable machine as away, with the
-// reason. When the machine answers again, the dashboard shows it as connected.
+// reason, and shows the data of the machine when it answers again.
 func TestDashboardComesBack(t *testing.T) {
 	fake, conn := startDashboardMachine(t, "zebra")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -180,16 +182,16 @@ func TestDashboardComesBack(t *testing.T) {
 	running.Go(func() { feeds[0].run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	there := []string{"zebra", "healthy", "2h00m", "1.2.3", "no memory: its answer cannot be read"}
+	connected := []string{"zebra", "healthy", "2h00m", "1.2.3", "no memory: its answer cannot be read"}
 	for _, step := range []struct {
 		to  string
 		see []string
-	}{{"", []string{"away: the machine cannot be reached"}}, {fake.Address, there}, {"", []string{"away: "}}, {fake.Address, there}} {
+	}{{"", []string{"away: the machine cannot be reached"}}, {fake.Address, connected}, {"", []string{"away: "}}, {fake.Address, connected}} {
 		cable.connect(step.to)
 		for _, part := range step.see {
 			shown, err := latest.Wait(ctx, state, func(s dashboard.State) bool { return strings.Contains(s.Draw(), part) })
 			if err != nil {
-				t.Fatalf("%q is not shown, but\n%s", part, shown.Draw())
+				t.Fatalf("the dashboard does not show %q, but\n%s", part, shown.Draw())
 			}
 		}
 	}
@@ -203,16 +205,16 @@ func TestDashboardFeeds(t *testing.T) {
 		t.Errorf("%v, %v", feeds, err)
 	}
 	if _, err := newFeeds(&iostreams.Streams{}, conn, []string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
-		t.Errorf("a missing context: %v", err)
+		t.Errorf("newFeeds for a context that does not exist: %v", err)
 	}
 	conn.Flags.Endpoints = []string{"10.0.0.11"}
 	if _, err := newFeeds(&iostreams.Streams{}, conn, []string{"one"}); err == nil {
-		t.Error("contexts together with an endpoint are accepted")
+		t.Error("newFeeds accepts contexts together with an endpoint")
 	}
 }
 
-// TestDashboardReportsCertificate checks that the error about a renewed certificate that cannot be
-// stored appears before the screen is drawn, and not on the screen.
+// TestDashboardReportsCertificate checks when the dashboard reports that it cannot store the
+// renewed certificate of its user: once, before it draws the screen, and not into the screen.
 func TestDashboardReportsCertificate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "contexts")
 	t.Setenv("ORLOP_CONFIG", file)

@@ -30,7 +30,7 @@ func TestDocumentedCommands(t *testing.T) {
 				err = c.ValidateArgs(c.Flags().Args())
 			}
 			if err == nil && !c.Runnable() {
-				t.Errorf("%s: %s: it is an incomplete command", file, line)
+				t.Errorf("%s: %s: the command is incomplete", file, line)
 			}
 			if err != nil {
 				t.Errorf("%s: %s: %v", file, line, err)
@@ -42,8 +42,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestRunbook checks that each task of the runbook has commands, and that the stories or scripts
-// after "Shown by" run these commands.
+// TestRunbook checks that each task of the runbook has commands, and that each command is run by a
+// story or script that the task names after "Shown by".
 func TestRunbook(t *testing.T) {
 	tasks := regexp.MustCompile(`(?m)^### `).Split(read(t, "../docs/runbook.md"), -1)[1:]
 	for _, task := range tasks {
@@ -69,7 +69,7 @@ func TestRunbook(t *testing.T) {
 		}
 		for _, line := range lines {
 			if words := wordsOf(line); !strings.Contains(all.String(), words) {
-				t.Errorf("%s: no part of %s runs: %s", title, shown[1], words)
+				t.Errorf("%s: none of %s runs: %s", title, shown[1], words)
 			}
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestDrainLine checks the line about a drain. It contains the blocked pods with their budgets, or
-// the problem. It is empty after the end of the drain.
+// TestDrainLine checks the line about a drain. The line contains the blocked pods with their
+// budgets or, without such pods, the problem. After the end of the drain, the line is empty.
 func TestDrainLine(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 7, 1, 0, time.UTC)
 	blocked := nodespec.DrainPod{Pod: "shop/web-1", State: nodespec.DrainBlocked, Budget: "web", Message: "it needs 1\x1b[31m pod"}

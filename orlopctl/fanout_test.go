@@ -19,12 +19,12 @@ import (
 func TestFanoutOfCommands(t *testing.T) {
 	var out strings.Builder
 	eachCommand(newTool(&iostreams.Streams{}).rootCommand(), func(c *cobra.Command) {
-		how, err := fanoutModeOf(c, 1)
-		if (err == nil) != (how != api.Fanout_FANOUT_NONE) {
-			t.Errorf("%s: %v, %v", nameOf(c), how, err)
+		mode, err := fanoutModeOf(c, 1)
+		if (err == nil) != (mode != api.Fanout_FANOUT_NONE) {
+			t.Errorf("%s: %v, %v", nameOf(c), mode, err)
 		}
 		if err == nil {
-			fmt.Fprintf(&out, "%s: %s\n", nameOf(c), strings.ToLower(strings.TrimPrefix(how.String(), "FANOUT_")))
+			fmt.Fprintf(&out, "%s: %s\n", nameOf(c), strings.ToLower(strings.TrimPrefix(mode.String(), "FANOUT_")))
 		}
 	})
 	golden := filepath.Join("testdata", "fanout.txt")
@@ -38,8 +38,8 @@ func TestFanoutOfCommands(t *testing.T) {
 	}
 }
 
-// TestFanoutOfFlags checks that --follow and --wait change the fanout mode of a command to
-// streaming.
+// TestFanoutOfFlags checks the fanout mode of some commands. With --follow or --wait, the mode of a
+// command is streaming.
 func TestFanoutOfFlags(t *testing.T) {
 	for line, want := range map[string]api.Fanout{
 		"logs etcd": api.Fanout_FANOUT_PARALLEL, "logs etcd -f": api.Fanout_FANOUT_STREAMING,
@@ -62,7 +62,7 @@ func TestFanoutOfFlags(t *testing.T) {
 	}
 }
 
-// eachCommand calls do for a command and all commands below it.
+// eachCommand calls the function do for a command and for all its subcommands.
 func eachCommand(c *cobra.Command, do func(*cobra.Command)) {
 	do(c)
 	for _, below := range c.Commands() {
@@ -72,20 +72,22 @@ func eachCommand(c *cobra.Command, do func(*cobra.Command)) {
 
 // TestFanoutModesAsDocumented checks that a command supports --nodes if its help mentions the flag.
 func TestFanoutModesAsDocumented(t *testing.T) {
-	spoken := 0
+	mentions := 0
 	eachCommand(newTool(&iostreams.Streams{}).rootCommand(), func(c *cobra.Command) {
 		if strings.Contains(strings.ReplaceAll(c.Long, "\n", " "), "machines of --nodes") || strings.Contains(c.Example, " -n 10.") {
-			spoken++
+			mentions++
 			if fanoutOf(c) == api.Fanout_FANOUT_NONE {
-				t.Errorf("%s: its help speaks of --nodes, with which it cannot be made", nameOf(c))
+				t.Errorf("%s: its help mentions --nodes, which the command does not support", nameOf(c))
 			}
 		}
 	})
-	if spoken < 3 {
-		t.Errorf("only %d commands were looked at", spoken)
+	if mentions < 3 {
+		t.Errorf("the help of only %d commands mentions --nodes, want at least 3", mentions)
 	}
 }
 
+// TestLines checks that the writer puts its prefix before each line, also if a line is written in
+// several parts. The last line, which has no line end, is written at the end.
 func TestLines(t *testing.T) {
 	var out bytes.Buffer
 	l := &prefixed{to: &out, prefix: "m: "}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPrintableLines checks that fragmented input is written completely and contains no control
-// sequences for a terminal.
+// TestPrintableLines checks that input in several parts is written completely, and that control
+// characters in it are replaced, also if a control sequence is in two parts.
 func TestPrintableLines(t *testing.T) {
 	var out strings.Builder
 	p := &printableLines{to: &out}

@@ -11,15 +11,15 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
-// zeroFlags are the flags for which zero is a value with a meaning.
+// zeroFlags are the flags that accept zero, because zero has a meaning of its own for them.
 var zeroFlags = []string{
 	"orlopctl audit list --after", "orlopctl cat --offset", "orlopctl cluster create --workers", "orlopctl events --after",
 	"orlopctl trust rotate-ca --hold",
 }
 
-// TestNumericFlags checks that each flag for a number or a duration rejects negative values. It
-// also checks that only zeroFlags accept zero: in a request, zero usually means the default, so a
-// command would silently replace the zero of its user by the default.
+// TestNumericFlags checks that each flag for a number or a duration rejects negative values, and
+// that only zeroFlags accept zero. In a request, zero usually means the default. So a command that
+// accepted zero would silently use the default instead.
 func TestNumericFlags(t *testing.T) {
 	var zero []string
 	checked := 0
@@ -50,9 +50,9 @@ func TestNumericFlags(t *testing.T) {
 	walk(newTool(&iostreams.Streams{}).rootCommand())
 	slices.Sort(zero)
 	if !slices.Equal(zero, zeroFlags) {
-		t.Errorf("zero is a value of\n%s\nwant\n%s", strings.Join(zero, "\n"), strings.Join(zeroFlags, "\n"))
+		t.Errorf("these flags accept zero:\n%s\nwant\n%s", strings.Join(zero, "\n"), strings.Join(zeroFlags, "\n"))
 	}
 	if checked < 20 {
-		t.Errorf("only %d flags were checked", checked)
+		t.Errorf("the test found only %d flags for numbers and durations", checked)
 	}
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
-// TestOtherCommands checks that commands of other tools do not exist here, and that each hint names
-// existing commands.
+// TestOtherCommands checks the hints for commands and topics that other tools have. This tool must
+// not have a command of the same name, and each hint must name existing commands of this tool.
 func TestOtherCommands(t *testing.T) {
 	root := newTool(&iostreams.Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}).rootCommand()
 	commands := regexp.MustCompile("`orlopctl ([^`]*)`")
 	hints := map[string]string{}
 	for word, hint := range otherCommands {
 		if c, _, err := root.Find([]string{word}); err == nil && c != root {
-			t.Errorf("%s is a command here", word)
+			t.Errorf("%s has a hint, but is a command of this tool", word)
 		}
 		hints[word] = hint
 	}
@@ -35,17 +35,17 @@ func TestOtherCommands(t *testing.T) {
 			words := strings.Fields(found[1])
 			c, rest, err := root.Find(words)
 			if err != nil || c == root || len(rest) > 0 && c.HasSubCommands() && !c.Runnable() {
-				t.Errorf("%s: there is no `orlopctl %s`", word, found[1])
+				t.Errorf("%s: the hint names `orlopctl %s`, which does not exist", word, found[1])
 			}
 			if c.HasSubCommands() && len(rest) > 0 {
-				t.Errorf("%s: `orlopctl %s` is a group, and has no %q", word, c.CommandPath(), rest[0])
+				t.Errorf("%s: the hint names a subcommand of `orlopctl %s` that does not exist: %q", word, c.CommandPath(), rest[0])
 			}
 		}
 	}
 }
 
-// TestElsewhere checks that `elsewhere` parses the messages of cobra, and that unknown words have
-// no hint.
+// TestElsewhere checks that the function elsewhere finds, for an error message of cobra, the hint
+// for the unknown command. There is no hint for a word that no other tool has as a command.
 func TestElsewhere(t *testing.T) {
 	for message, want := range map[string]string{
 		`unknown command "bootstrap" for "orlopctl"`:                      "this step is not necessary",
@@ -67,8 +67,9 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestProgress checks the lines about a transfer. They contain the moved bytes, and the total if it
-// is known. A terminal gets a line for each chunk, and other outputs get a line every 15 s.
+// TestProgress checks the lines about a transfer. Each line contains the number of transferred
+// bytes, and the total if it is known. A terminal gets a line for each chunk, and any other output
+// gets a line every 15 s at most.
 func TestProgress(t *testing.T) {
 	for _, c := range []struct {
 		terminal bool
@@ -94,8 +95,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestWaiting checks the line about a slow operation, and that the line is replaced on a terminal.
-// An operation that ends at once prints no line.
+// TestWaiting checks the line about a slow operation. On a terminal, it replaces the previous line.
+// For an operation that ends at once, there is no line.
 func TestWaiting(t *testing.T) {
 	var out bytes.Buffer
 	ios := &iostreams.Streams{Err: &out, Out: &out}
@@ -107,6 +108,6 @@ func TestWaiting(t *testing.T) {
 	out.Reset()
 	showWaiting(ios, "the machine unpacks")()
 	if out.Len() != 0 {
-		t.Errorf("%q for what was over at once", out.String())
+		t.Errorf("an operation that ended at once has the line %q", out.String())
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// TestVerifySBOM checks that verifySBOM rejects a document with another digest than the statement.
-// With trusted keys, it also rejects a statement without their signatures.
+// TestVerifySBOM checks that verifySBOM rejects a document if its digest is not that in the
+// statement. If the user has named trusted keys, it also rejects a statement that none of these
+// keys has signed.
 func TestVerifySBOM(t *testing.T) {
 	document := []byte(`{"packages": []}`)
 	sum := sha256.Sum256(document)
@@ -32,13 +33,13 @@ func TestVerifySBOM(t *testing.T) {
 		trust               *bundle.Trust
 		want                string // part of the error; empty for success
 	}{
-		{"with the key", document, signed, &trust, ""},
-		{"without a key", document, signed, nil, ""},
-		{"without a statement", document, nil, nil, ""},
-		{"without a statement, with the key", document, nil, &trust, "the machine has no signed statement of its version"},
-		{"another key", document, signed, &stranger, "no trusted key has signed it"},
+		{"trusted key", document, signed, &trust, ""},
+		{"no trusted keys", document, signed, nil, ""},
+		{"no statement", document, nil, nil, ""},
+		{"no statement, trusted key", document, nil, &trust, "the machine has no signed statement of its version"},
+		{"signed by another key", document, signed, &stranger, "no trusted key has signed it"},
 		{"another document", []byte(`{"packages": {}}`), signed, &trust, "it is damaged or truncated"},
-		{"another document, without a key", []byte("{}"), signed, nil, "it is damaged or truncated"},
+		{"another document, no trusted keys", []byte("{}"), signed, nil, "it is damaged or truncated"},
 		{"a longer document", append([]byte(" "), document...), signed, &trust, "larger than the 16 bytes"},
 		{"no envelope", document, []byte("{"), nil, "not a DSSE envelope"},
 	} {
@@ -47,11 +48,12 @@ func TestVerifySBOM(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 		if err == nil && (s == nil) != (c.statement == nil) {
-			t.Errorf("%s: %v", c.name, s)
+			t.Errorf("%s: returned statement %v", c.name, s)
 		}
 	}
 }
 
+// newReleaseKey returns a new key, and a value that trusts this key.
 func newReleaseKey(t *testing.T) (bundle.Key, bundle.Trust) {
 	t.Helper()
 	key, err := bundle.NewKey()

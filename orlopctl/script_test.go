@@ -32,24 +32,24 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"orlopctl": main})
 }
 
-// TestScripts runs the sessions in testdata/script. They use the commands of testscript, and these
+// TestScripts runs the scripts in testdata/script. They use the commands of testscript, and these:
 //
-//	machine OPERATOR-CA [ADDRESS]  start a fake machine with this CA, or unclaimed for an
-//	                               empty file; sets $ENDPOINT, $FINGERPRINT, and $CODE;
-//	                               other machines of the session reach it by its ADDRESS
+//	machine OPERATOR-CA [ADDRESS]  start a fake machine that trusts the CA in this file; an empty
+//	                               file starts an unclaimed machine; sets $ENDPOINT, $FINGERPRINT
+//	                               and $CODE; other machines of the script reach it by its ADDRESS
 //	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key, issued by the CA in DIR; with a
 //	                               negative TTL, the certificate has expired
 //	exits STATUS COMMAND…          run a command that must end with this exit status
-//	due FILE                       make the certificates of a file of contexts due for renewal
-//	mode FILE 0600                 check a file's permissions
-//	agekey FILE                    make a key for decryption; sets $RECIPIENT to its public key
+//	due FILE                       make the certificates in a file of contexts due for renewal
+//	mode FILE 0600                 check the permissions of a file
+//	agekey FILE                    write a new age key; sets $RECIPIENT to its public key
 //	unpack FILE DIR [KEY]          decrypt a support bundle, if there is a key, and unpack it
-//	decrypt FILE KEY TO            decrypt a file
-//	release DIR VERSION            write a bundle, its provenance and the key that signed them
-//	                               and the version of every machine
+//	decrypt FILE KEY TO            decrypt FILE with an age key, and write the file TO
+//	release DIR VERSION            write a bundle, its provenance and keys.pem, the key that has
+//	                               signed both of them and the version of every fake machine
 //	packets FILE                   print the packets of a pcap file
-//	left METHOD LEAST MOST         check that the time limit of the last call of METHOD that the
-//	                               machine received was between LEAST and MOST
+//	left METHOD LEAST MOST         check the time until the deadline that the last call of METHOD
+//	                               had when the machine received it: between LEAST and MOST
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -71,15 +71,15 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// networkKey is the key of the session's machinetest.Network in Env.Values.
+// networkKey is the key in Env.Values of the machinetest.Network of a script.
 type networkKey struct{}
 
-// sessionKey is the key of the *session in Env.Values.
+// sessionKey is the key in Env.Values of the *session of a script.
 type sessionKey struct{}
 
 type session struct{ machine *machinetest.Machine } // the machine that was started last
 
-// cmdLeft checks the time limit of the last call of a method, as the machine received it.
+// cmdLeft checks the time until the deadline of the last call of a method.
 func cmdLeft(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: left METHOD LEAST MOST")
@@ -162,7 +162,7 @@ func cmdMode(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// cmdDue makes the certificates of a file of contexts due for renewal.
+// cmdDue makes the certificates in a file of contexts due for renewal.
 func cmdDue(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: due FILE")

@@ -9,8 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestServicesTable checks that a ready component with a problem looks different from a component
-// without a problem.
+// TestServicesTable checks the state that the table shows for a component: ready, not ready, or
+// problem for a component that is ready and has a problem.
 func TestServicesTable(t *testing.T) {
 	var out strings.Builder
 	if err := iostreams.DrawTable(&out, func(w *tabwriter.Writer) {

@@ -7,8 +7,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// TestTables checks the columns of the tables. The table of file systems starts with their names
-// and usage, in readable units. Tables without a layout start with the name.
+// TestTables checks the columns of the tables of topics. The first columns of the topic filesystems
+// are the name and the usage, in readable units. The first column of a topic without a layout is
+// the name.
 func TestTables(t *testing.T) {
 	for topic, c := range map[string]struct {
 		fields map[string]any

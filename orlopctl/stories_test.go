@@ -14,8 +14,9 @@ import (
 )
 
 // TestStoryCommands checks that this tool has every command and flag that a story of
-// test/integration uses, and that the documents in stories have only known fields. So a story with
-// a flag or field that was renamed fails here after a second, and not in its run after minutes.
+// test/integration uses, and that the documents in stories have only known fields. If a flag or a
+// field is renamed, this test finds the old name in a story after a second. The story itself would
+// fail only after minutes.
 func TestStoryCommands(t *testing.T) {
 	commands, documents := 0, 0
 	for name, story := range storyFiles(t) {
@@ -42,13 +43,14 @@ func TestStoryCommands(t *testing.T) {
 		}
 	}
 	if commands < 400 || documents < 150 {
-		t.Errorf("only %d command lines and %d documents were found", commands, documents)
+		t.Errorf("the test found only %d command lines and %d documents in the stories", commands, documents)
 	}
 }
 
 // misspelled lists files that have unknown fields on purpose, because their story tests the error.
 var misspelled = []string{"bad-calls.txtar/unknown.yaml"}
 
+// storyFiles returns all stories by the names of their files.
 func storyFiles(t *testing.T) map[string]*txtar.Archive {
 	t.Helper()
 	found := map[string]*txtar.Archive{}
@@ -68,8 +70,9 @@ func storyFiles(t *testing.T) map[string]*txtar.Archive {
 	return found
 }
 
-// toolLines returns the arguments of each call of the tool that is expected to succeed. It leaves
-// out calls of the tool of another release, between "tools DIRECTORY" and "tools".
+// toolLines returns the arguments of each call of this tool that a story expects to succeed. It
+// omits the calls between the commands "tools DIRECTORY" and "tools", which are calls of another
+// release.
 func toolLines(script string) [][]string {
 	var lines [][]string
 	other := false
@@ -85,8 +88,8 @@ func toolLines(script string) [][]string {
 	return lines
 }
 
-// quotedWords splits a line as testscript does: blanks separate words, single quotes protect them,
-// and # begins a comment.
+// quotedWords splits a line into words as testscript does. Blanks outside single quotes separate
+// words, and # begins a comment.
 func quotedWords(line string) []string {
 	var words []string
 	var word strings.Builder
@@ -120,8 +123,8 @@ func quotedWords(line string) []string {
 	return words
 }
 
-// acceptsFlags returns the error with which the tool rejects a command line, or nil. It does not
-// check the values of the story's variables.
+// acceptsFlags returns the error with which the tool rejects the command, the flags or the number
+// of arguments of a command line, or nil. It does not execute the command.
 func acceptsFlags(words []string) error {
 	c, rest, err := newTool(&iostreams.Streams{}).rootCommand().Find(words)
 	if err == nil {
@@ -133,8 +136,9 @@ func acceptsFlags(words []string) error {
 	return err
 }
 
-// unknownFields returns the unknown fields in documents of this product. It ignores other problems,
-// because a patch lacks most fields, and because variables stand for values.
+// unknownFields returns the problems about unknown fields in configuration documents. It ignores
+// other problems, because a patch lacks most fields, and because a story has variables in place of
+// values.
 func unknownFields(text string) []string {
 	found := map[string]bool{}
 	_, problems := config.Parse("", []byte(text))

@@ -31,9 +31,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestSupportHoldsNoSecret configures a machine with every secret that a configuration can have.
-// The programs of the machine write the secrets to every log. The test then searches for the
-// secrets in the support bundle.
+// TestSupportHoldsNoSecret checks that a support bundle contains no secret. The machine has every
+// secret that a configuration can have, and its programs have written all of them to every log. The
+// test searches for the secrets in the files of the bundle, and in the output of the command.
 func TestSupportHoldsNoSecret(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
@@ -46,8 +46,8 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	// The manifest in the reference's add-on also occurs elsewhere in the reference, so the test
-	// replaces it by another manifest.
+	// The text of the manifest in the add-on also occurs elsewhere in config.Reference, outside of
+	// a secret. So the test replaces this manifest by another one.
 	c.Addons[0].Spec.Manifests[0] = config.Manifest{Secret: config.NewSecret(
 		`{apiVersion: v1, kind: Secret, metadata: {name: token}, stringData: {token: "correct horse battery staple"}}`)}
 	secrets := secretsIn(reflect.ValueOf(c))
@@ -77,11 +77,11 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	}
 	left, err := os.ReadDir(out)
 	if err != nil || len(left) != 1 {
-		t.Errorf("the directory has other files than the bundle: %v, %v", left, err)
+		t.Errorf("the directory does not have the bundle as its only file: %v, %v", left, err)
 	}
 	written := []byte(read(t, filepath.Join(out, "m1.age")))
 	if bytes.Contains(written, []byte("index.json")) {
-		t.Error("the file is not encrypted")
+		t.Error("the support bundle is not encrypted")
 	}
 	opened, err := decrypted(written, key)
 	if err != nil {
@@ -91,17 +91,17 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files["what it said"] = stdout.String() + stderr.String()
+	files["the output of the command"] = stdout.String() + stderr.String()
 	for name, text := range files {
 		if found := leaked(text, secrets); found != "" {
 			t.Errorf("%s contains %s:\n%s", name, found, text)
 		}
 	}
 	if leak := leaked(string(opened), secrets); leak != "" {
-		t.Errorf("the tar contains %s", leak)
+		t.Errorf("the decrypted tar contains %s", leak)
 	}
 
-	// Text without secrets stays, and the index counts the replaced secrets.
+	// The bundle contains the text without secrets, and its index counts the replaced secrets.
 	for name, want := range map[string]string{
 		"m1/logs/containerd.txt": "the end", "m1/kernel.txt": "Linux version 6.12", "m1/events.txt": "the end", "m1/configuration.yaml": "BEGIN CERTIFICATE",
 		"m1/state/memory.json": `"total": 2048`, "m1/audit.jsonl": `"role":"reader"`, "m1/health.json": `"healthy": true`, "m1/version.json": `"1.2.3"`,
@@ -114,22 +114,23 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := json.Unmarshal([]byte(files["m1/index.json"]), &index); err != nil {
 		t.Fatal(err)
 	}
-	// files also has index.json and the output of the command, and one service has no log.
+	// There are two more files, index.json and the output of the command. But one part has no file,
+	// because one service has no log.
 	if len(index.Parts)+1 != len(files) {
-		t.Errorf("the index names %d parts, and there are %d files", len(index.Parts), len(files))
+		t.Errorf("the index names %d parts, and there are %d files, want one more", len(index.Parts), len(files))
 	}
 	for _, p := range index.Parts {
 		if size := len(files["m1/"+p.Name]); size != p.Bytes || p.Had != (p.Problem == "") {
-			t.Errorf("%+v, and its file has %d bytes", p, size)
+			t.Errorf("the file of part %+v has %d bytes", p, size)
 		}
 		slipped := p.Name == "state/memory.json" || p.Name == "events.txt" || p.Name == "kernel.txt" || p.Name == "logs/containerd.txt"
 		if slipped != (p.Redacted > 0) {
-			t.Errorf("%s: only %d secrets were replaced", p.Name, p.Redacted)
+			t.Errorf("%s: %d secrets were replaced, which is only expected in the logs and the memory", p.Name, p.Redacted)
 		}
 	}
 }
 
-// secretsIn returns all secrets in a value.
+// secretsIn returns all secrets in a value: the results of method Reveal.
 func secretsIn(v reflect.Value) (found []string) {
 	if !v.IsValid() || !v.CanInterface() {
 		return nil
@@ -155,7 +156,8 @@ func secretsIn(v reflect.Value) (found []string) {
 	return found
 }
 
-// slipsOf returns log lines that contain each secret in every form that redact recognizes.
+// slipsOf returns log lines that contain each secret key in every form that redact recognizes, and
+// the last line "the end". It omits encryption keys, which redact cannot recognize.
 func slipsOf(secrets []string) []string {
 	var lines []string
 	for _, s := range secrets {
@@ -186,7 +188,8 @@ func leaked(text string, secrets []string) string {
 			}
 		}
 		for _, form := range forms {
-			// The piece is from the middle, because the beginning is the same for all keys.
+			// The search is for a piece from the middle, because the beginning is the same for all
+			// keys.
 			if piece := form[len(form)/2 : min(len(form), len(form)/2+14)]; strings.Contains(text, piece) {
 				return fmt.Sprintf("secret %d, as %q", i, piece)
 			}
@@ -195,6 +198,7 @@ func leaked(text string, secrets []string) string {
 	return ""
 }
 
+// decrypted decrypts a file of age.
 func decrypted(bundle []byte, keys ...agecrypt.Identity) ([]byte, error) {
 	r, err := agecrypt.Decrypt(bytes.NewReader(bundle), keys...)
 	if err != nil {
@@ -225,8 +229,8 @@ func unpacked(archive []byte) (map[string]string, error) {
 	}
 }
 
-// TestSupportPart checks that the bundle reports a part that hangs, breaks off or is too large, and
-// continues with the next part. Ctrl-C ends the whole bundle.
+// TestSupportPart checks that the index of a bundle reports a part that takes too long, fails or is
+// too large, and that the bundle continues with the next part. Ctrl-C ends the whole bundle.
 func TestSupportPart(t *testing.T) {
 	var out bytes.Buffer
 	b := &supportBundle{tar: tar.NewWriter(&out), directory: "m", timeout: time.Millisecond, bytes: maxSupportBytes - 10}
@@ -247,6 +251,9 @@ func TestSupportPart(t *testing.T) {
 		"large":  {Name: "large", Problem: "the bundle would have more than 256.0 MiB with it"},
 		"spills": {Name: "spills", Problem: "bad: https://(redacted)@c"},
 	}
+	if len(b.index.Parts) != len(want) {
+		t.Errorf("the index has %d parts, want %d", len(b.index.Parts), len(want))
+	}
 	for _, p := range b.index.Parts {
 		if p != want[p.Name] {
 			t.Errorf("got %+v, want %+v", p, want[p.Name])
@@ -258,11 +265,12 @@ func TestSupportPart(t *testing.T) {
 		t.Error("the bundle continued after Ctrl-C")
 	}
 	if got := fileName("../Ä b/c-1_d"); got != "_____b_c-1_d" {
-		t.Errorf("the name of a file: got %s", got)
+		t.Errorf("fileName returns %s", got)
 	}
 }
 
-// manyLines simulates a machine that sends this number of lines, and then breaks the stream.
+// manyLines is a stream of a log. It sends as many lines as its field left says, each with a number
+// before the text, and then fails.
 type manyLines struct {
 	grpc.ClientStream
 	left int
@@ -277,8 +285,8 @@ func (s *manyLines) Recv() (*api.LogLine, error) {
 	return &api.LogLine{Text: fmt.Sprint(s.left, s.text)}, nil
 }
 
-// TestSupportLines checks that a part has at most maxPartLines lines and maxPartBytes bytes, and
-// that it has the newest lines.
+// TestSupportLines checks that a part has at most maxPartLines lines and at most maxPartBytes
+// bytes, which are the newest lines of the log.
 func TestSupportLines(t *testing.T) {
 	for _, c := range []struct{ lines, length, want int }{{10, 10, 10}, {maxPartLines + 5, 10, maxPartLines}, {20, 1 << 20, 7}} {
 		method := func(context.Context, int, ...grpc.CallOption) (grpc.ServerStreamingClient[api.LogLine], error) {
@@ -292,8 +300,9 @@ func TestSupportLines(t *testing.T) {
 	}
 }
 
-// TestRecipients encrypts to every kind of key. It also checks that `recipients` rejects other
-// texts, and that the errors do not contain them.
+// TestRecipients checks that recipients accepts each kind of public key, as a text or in a file,
+// and that the private key decrypts the result. It also checks that recipients rejects other texts,
+// and that the error contains neither a secret key nor the content of a file.
 func TestRecipients(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

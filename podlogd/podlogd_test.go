@@ -115,11 +115,12 @@ func (b *bench) texts() map[string][]string {
 	return all
 }
 
-// want compares the records of the container app/p/c since the last call of texts.
-func (b *bench) want(what string, want ...string) {
+// The method want compares the records of the container app/p/c since the last call of texts. step
+// describes the step of the test in the failure message.
+func (b *bench) want(step string, want ...string) {
 	b.t.Helper()
 	if got := b.texts()["app/p/c"]; !slices.Equal(got, want) {
-		b.t.Errorf("%s: got %.300q; want %.300q", what, got, want)
+		b.t.Errorf("%s: got %.300q; want %.300q", step, got, want)
 	}
 }
 
@@ -156,7 +157,7 @@ func numbered(from, to int) (texts []string) {
 }
 
 // rotate renames the present file and compresses the file of the previous rotation, like the
-// kubelet. The new name has a time with this second.
+// kubelet. The new name contains a time with the seconds second.
 func (b *bench) rotate(second int) {
 	b.t.Helper()
 	at := filepath.Join(b.dir, container)
@@ -185,7 +186,7 @@ func TestRotation(t *testing.T) {
 	b.deliver(r)
 	b.want("the first lines", numbered(1, 3)...)
 	b.deliver(r)
-	b.want("no lines")
+	b.want("no new lines")
 	b.write(container, "0.log", out(4, 5)...)
 	b.rotate(1)
 	b.write(container, "0.log", out(6, 7)...)
@@ -220,7 +221,7 @@ func TestRemoved(t *testing.T) {
 	check(t, os.RemoveAll(filepath.Join(b.dir, "app_p_0a1b")))
 	b.deliver(r)
 	if len(r.logs) > 0 || string(b.positions) != `{"containers":{}}` {
-		t.Errorf("after the pod: %v, %s", r.logs, b.positions)
+		t.Errorf("after the removal of the pod: logs %v, positions %s", r.logs, b.positions)
 	}
 }
 
@@ -254,7 +255,7 @@ func wantTexts(t *testing.T, b *bench, want map[string][]string) {
 	}
 }
 
-// asNobody calls do without the right of root to read all files.
+// asNobody calls the function do without the right of root to read all files.
 func asNobody[T any](t *testing.T, do func() (T, error)) (T, error) {
 	if os.Geteuid() != 0 {
 		return do()
@@ -276,7 +277,7 @@ func TestPartial(t *testing.T) {
 	b.want("an incomplete line", "x")
 	b.write(container, "0.log", "stdout F c", "stdout F d")
 	b.deliver(r)
-	b.want("the rest", "abc", "d")
+	b.want("the end of the line", "abc", "d")
 	b.write(container, "0.log", "stdout P a", "stderr F x", "stdout P b")
 	b.deliver(r)
 	b.want("an incomplete line", "x")
@@ -284,14 +285,14 @@ func TestPartial(t *testing.T) {
 	b.write(container, "0.log", "stdout F c")
 	r = b.reader(nodespec.PodLogs{})
 	b.deliver(r)
-	b.want("the rest after a restart: entries of the other stream are repeated", "x", "abc")
+	b.want("the end of the line after a restart, which repeats the entries of the other stream", "x", "abc")
 	part := strings.Repeat("z", maxText/4)
 	b.write(container, "0.log", slices.Repeat([]string{"stdout P " + part}, 6)...)
 	b.deliver(r)
 	b.want("a line without an end", strings.Repeat(part, 4))
 	b.write(container, "1.log", "stdout F new")
 	b.deliver(r)
-	b.want("its rest at the end of the container", strings.Repeat(part, 2), "new")
+	b.want("the rest of this line at the end of the container", strings.Repeat(part, 2), "new")
 	r.budget.limit = 10
 	b.write(container, "1.log", "stdout P 123456", "stderr P 123456", "stderr F 7")
 	b.deliver(r)
@@ -329,8 +330,8 @@ func TestHostile(t *testing.T) {
 	wantTexts(t, b, map[string][]string{"app/p/c": {"\ufffd", "", "tags!", "", "end"}, "app/p/other": {"file"}})
 }
 
-// TestTooManyEntries checks that a directory of logs with more entries than podlogd reads is
-// reported.
+// TestTooManyEntries checks that podlogd reports a directory of logs that has more entries than
+// podlogd reads.
 func TestTooManyEntries(t *testing.T) {
 	b := newBench(t)
 	for i := range maxEntries {
@@ -345,8 +346,8 @@ func TestTooManyEntries(t *testing.T) {
 }
 
 // TestLongLine checks a huge line without an end, which a pod with a volume in the directory of
-// logs can create as a sparse file. A pass reads only a part of the line, and no part of it becomes
-// a record.
+// logs can create as a sparse file. A pass reads only a part of the line, and no part of the line
+// becomes a record.
 func TestLongLine(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -356,7 +357,7 @@ func TestLongLine(t *testing.T) {
 	more, err := r.pass(t.Context())
 	check(t, err)
 	if at := r.logs[Container{"app", "p", "0a1b", "c"}].position.Offset; !more || at < turnBytes || at > 2*turnBytes {
-		t.Errorf("more: %v, at %d", more, at)
+		t.Errorf("more lines: %v, offset %d", more, at)
 	}
 	b.deliver(r)
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
@@ -365,7 +366,7 @@ func TestLongLine(t *testing.T) {
 	check(t, errors.Join(err, f.Close()))
 	b.write(container, "0.log", out(2, 3)...)
 	b.deliver(r)
-	b.want("the lines before and behind it", numbered(1, 3)...)
+	b.want("the lines before and after the huge line", numbered(1, 3)...)
 }
 
 // TestManyRemoved checks that the records of many removed containers are delivered in several
@@ -451,7 +452,7 @@ func TestLimit(t *testing.T) {
 	// 500 lines of the burst (five seconds of the limit), 200 lines in the two seconds, and the
 	// reports about dropped lines
 	if n := len(got["app/p/c"]); n < 690 || n > 710 || len(got["app/q/c"]) != 50 {
-		t.Errorf("%d and %d lines", n, len(got["app/q/c"]))
+		t.Errorf("%d lines of pod p, want about 700; %d lines of pod q, want 50", n, len(got["app/q/c"]))
 	}
 	if missed == 0 || missed > 1310 {
 		t.Errorf("%d lines are reported as missing", missed)
@@ -465,7 +466,7 @@ func TestLimit(t *testing.T) {
 		t.Errorf("%d lines dropped", l.dropped)
 	}
 	if l.allow(at.Add(-time.Hour), 0) || !l.allow(at, 0) || l.allow(at.Add(time.Second), 1<<20) {
-		t.Error("a clock that was set, or a long line")
+		t.Error("the limiter treats a line of an earlier time, the next line or a long line wrongly")
 	}
 }
 

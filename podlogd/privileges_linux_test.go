@@ -47,17 +47,17 @@ func readConfined(t *testing.T, dir string) {
 	b.deliver(r)
 	b.want("without privileges", numbered(1, 6)...)
 	if err := exec.Command("/proc/self/exe").Run(); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("another program: %v", err)
+		t.Errorf("start of another program: %v", err)
 	}
 	if _, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("a TCP socket: %v", err)
 	}
 	abi, err := llsys.LandlockGetABIVersion()
 	if err != nil || abi < 1 {
-		return // a kernel without Landlock cannot enforce the rest
+		return // a kernel without Landlock cannot enforce the other restrictions
 	}
 	if _, err := os.ReadFile(outside); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("a file outside its directory: %v", err)
+		t.Errorf("a file outside the directory of logs: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(logs, "new"), nil, 0o600); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a new file: %v", err)

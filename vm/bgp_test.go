@@ -46,7 +46,7 @@ func announce(t *testing.T, n *Network, name string, route netip.Prefix) *announ
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(conn, name) // the client checks it
+			_, _ = io.WriteString(conn, name) // the client checks the text
 			conn.Close()
 		}
 	}()
@@ -82,7 +82,7 @@ func TestBGPRouter(t *testing.T) {
 			select {
 			case <-tick.C:
 			case <-deadline.C:
-				t.Fatalf("next hops %v, want %v", r.Hops(route.Addr()), want)
+				t.Fatalf("the next hops are %v, want %v", r.Hops(route.Addr()), want)
 			}
 		}
 	}
@@ -104,12 +104,12 @@ func TestBGPRouter(t *testing.T) {
 	a, b := announce(t, n, "a", route), announce(t, n, "b", route)
 	await(a.Addr(), b.Addr())
 	if got := []string{answers(), answers()}; !slices.Contains(got, "a") || !slices.Contains(got, "b") {
-		t.Errorf("answers of %v", got)
+		t.Errorf("two connections were answered by %v, want a and b", got)
 	}
 	a.routes.Set(nil)
 	await(b.Addr())
 	if got := answers() + answers(); got != "bb" {
-		t.Errorf("answers of %s", got)
+		t.Errorf("after the withdrawal by a, two connections were answered by %s, want bb", got)
 	}
 	b.stop(errors.New("stopped"))
 	await()
@@ -120,6 +120,6 @@ func TestBGPRouter(t *testing.T) {
 		t.Error("an address without a route answers")
 	}
 	if got := r.Seen(); !slices.Equal(got, []netip.Prefix{route}) {
-		t.Errorf("seen %v", got)
+		t.Errorf("Seen returns %v, want only the announced route", got)
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"testing"
 )
 
-// TestKernelBreak reads testdata/int3.txt, the end of the console of a real break. The break
-// occurred in a kernel test of machined/network under QEMU 7.2 with two processors. The console was
-// stored without the first line of the oops. So the first line of the file is written by hand, in
-// the format of __die_header in Linux 6.12 (arch/x86/kernel/dumpstack.c).
+// TestKernelBreak checks which consoles show a break of the kernel by the emulator, and which show
+// a panic. testdata/int3.txt is the end of the console of a real break, which occurred in a kernel
+// test of machined/network under QEMU 7.2 with two processors. The console was stored without the
+// first line of the oops. So the first line of the file is written by hand, in the format of
+// __die_header in Linux 6.12 (arch/x86/kernel/dumpstack.c).
 func TestKernelBreak(t *testing.T) {
 	file, err := os.ReadFile("testdata/int3.txt")
 	if err != nil {

@@ -56,6 +56,7 @@ func gone(t *testing.T, pid int) bool {
 	return true
 }
 
+// TestCluster performs each operation of a client on a running cluster, and destroys the cluster.
 func TestCluster(t *testing.T) {
 	c, dir, command := launchFake(t)
 	ctx := within(t, 30*time.Second)
@@ -65,51 +66,51 @@ func TestCluster(t *testing.T) {
 	}
 	if s.Name != "test" || len(s.Machines) != 2 || !s.Machines[0].Running || s.Machines[0].Addr.String() != "10.77.0.11" ||
 		s.Machines[1].Addr.IsValid() || !strings.HasPrefix(s.Forward("cp1", 50000), "127.0.0.1:") || s.Forward("cp1", 1) != "" {
-		t.Errorf("status: %+v", s)
+		t.Errorf("the status of the new cluster is %+v", s)
 	}
 	if _, err := os.Stat(s.Capture); err != nil {
 		t.Error(err)
 	}
 	if _, err := Launch(ctx, dir, ClusterSpec{Name: "test", Machines: []MachineSpec{fakeSpec(t, "serve")}}, command...); !errors.Is(err, ErrExists) {
-		t.Errorf("a second cluster in the directory: %v", err)
+		t.Errorf("Launch of a second cluster in the directory returns %v", err)
 	}
 	if _, err := Resume(ctx, dir, command...); err == nil || !strings.Contains(err.Error(), "another process runs it") {
-		t.Errorf("resuming a running cluster: %v", err)
+		t.Errorf("Resume of a running cluster returns %v", err)
 	}
 	if err := c.Act(ctx, "cp1", ActionPowerCut); err != nil {
 		t.Error(err)
 	}
 	if s, err = c.Status(ctx); err != nil || s.Machines[0].Running || s.Machines[0].Exit.Request != "power cut" || !s.Machines[1].Running {
-		t.Errorf("after a power cut: %+v, %v", s, err)
+		t.Errorf("the status after a power cut is %+v, %v", s, err)
 	}
 	if err := c.Act(ctx, "cp1", ActionPowerOn); err != nil {
 		t.Error(err)
 	}
 	if err := c.Act(ctx, "cp1", "kick"); err == nil {
-		t.Error("an unknown action was done")
+		t.Error("Act accepts an unknown action")
 	}
 	if err := c.Act(ctx, "cp9", ActionReset); err == nil {
-		t.Error("an unknown machine was reset")
+		t.Error("Act accepts an unknown machine")
 	}
 	if f, err := c.Forward(ctx, ForwardSpec{Machine: "cp1", Port: 6443}); err != nil || f.Addr == "" {
-		t.Errorf("one more forward: %+v, %v", f, err)
+		t.Errorf("Forward to a port of a machine returns %+v, %v", f, err)
 	}
 	if _, err := c.Forward(ctx, ForwardSpec{Machine: "w1", Port: 6443}); err == nil {
-		t.Error("a forward to a machine without a NIC was made")
+		t.Error("Forward accepts a machine without a NIC")
 	}
 	if f, err := c.Forward(ctx, ForwardSpec{Addr: netip.MustParseAddr("10.77.0.9"), Port: 6443}); err != nil || f.Machine != "" {
-		t.Errorf("a forward to an address: %+v, %v", f, err)
+		t.Errorf("Forward to an address returns %+v, %v", f, err)
 	}
 	more := fakeSpec(t, "serve")
 	if _, err := c.Add(ctx, more); err == nil || !strings.Contains(err.Error(), "two machines are called cp1") {
-		t.Errorf("a machine whose name is taken: %v", err)
+		t.Errorf("Add of a machine with the name of another machine returns %v", err)
 	}
 	more.Name = "w2"
 	if m, err := c.Add(ctx, more); err != nil || !m.Running || m.Addr.String() != "10.77.0.12" || m.PoweredOn.IsZero() {
-		t.Errorf("one more machine: %+v, %v", m, err)
+		t.Errorf("Add of a machine returns %+v, %v", m, err)
 	}
 	if spec, err := ReadSpec(dir); err != nil || len(spec.Machines) != 3 {
-		t.Errorf("the machine is not there when the cluster is resumed: %+v, %v", spec.Machines, err)
+		t.Errorf("the stored specification lacks the added machine: %+v, %v", spec.Machines, err)
 	}
 	if err := c.SetFaults(ctx, "cp1", Faults{Down: true}); err != nil {
 		t.Error(err)
@@ -126,7 +127,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is still there: %v", err)
+		t.Errorf("Destroy did not remove the directory: %v", err)
 	}
 }
 
@@ -148,13 +149,13 @@ func TestRunnerIsKilled(t *testing.T) {
 		}
 	}
 	if _, err := Connect(dir); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("connecting to a dead cluster: %v", err)
+		t.Errorf("Connect to a cluster without a runner returns %v", err)
 	}
 	if c, err = Resume(ctx, dir, command...); err != nil {
 		t.Fatal(err)
 	}
 	if s, err = c.Status(ctx); err != nil || !s.Machines[0].Running {
-		t.Errorf("after resuming: %+v, %v", s, err)
+		t.Errorf("the status after Resume is %+v, %v", s, err)
 	}
 	if err := c.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -167,6 +168,8 @@ func TestRunnerIsKilled(t *testing.T) {
 	}
 }
 
+// TestLaunchSaysWhy checks the error of Launch for each invalid specification, and for a runner
+// that fails.
 func TestLaunchSaysWhy(t *testing.T) {
 	ctx := within(t, 30*time.Second)
 	self, err := os.Executable()
@@ -178,23 +181,23 @@ func TestLaunchSaysWhy(t *testing.T) {
 		spec ClusterSpec
 		want string
 	}{
-		"no machine":  {ClusterSpec{Name: "x"}, "at least one machine"},
-		"two of one":  {ClusterSpec{Name: "x", Machines: []MachineSpec{good, good}}, "two machines"},
-		"no image":    {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Disks: BootDisk("/nonexistent/disk.raw", 0), Kernel: good.Kernel}}}, "is it built?"},
-		"two ways":    {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "cp1", Addr: netip.MustParseAddr("10.77.0.9"), Port: 1}}}, "both a machine and an address"},
-		"bad forward": {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "y", Port: 1}}}, "no such machine"},
+		"no machine":                             {ClusterSpec{Name: "x"}, "at least one machine"},
+		"two machines of one name":               {ClusterSpec{Name: "x", Machines: []MachineSpec{good, good}}, "two machines"},
+		"missing image":                          {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Disks: BootDisk("/nonexistent/disk.raw", 0), Kernel: good.Kernel}}}, "is it built?"},
+		"forward to a machine and to an address": {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "cp1", Addr: netip.MustParseAddr("10.77.0.9"), Port: 1}}}, "both a machine and an address"},
+		"forward to an unknown machine":          {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "y", Port: 1}}}, "no such machine"},
 		"runner fails": {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Kernel: good.Kernel, QEMU: QEMU{Command: "/nonexistent/qemu"}}}},
 			"/nonexistent/qemu"},
 	} {
 		_, err := Launch(ctx, filepath.Join(t.TempDir(), "c"), c.spec, self, "run-cluster")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, expected something with %q", what, err, c.want)
+			t.Errorf("%s: Launch returns %v, want an error with %q", what, err, c.want)
 		}
 	}
 	if _, err := Connect(t.TempDir()); err == nil {
-		t.Error("connected to an empty directory")
+		t.Error("Connect accepts an empty directory")
 	}
 	if err := Destroy(ctx, t.TempDir()); err == nil {
-		t.Error("a directory without a cluster was removed")
+		t.Error("Destroy accepts a directory without a cluster")
 	}
 }

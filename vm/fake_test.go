@@ -126,19 +126,19 @@ func TestPowerButton(t *testing.T) {
 	ctx := within(t, 20*time.Second)
 	match, err := m.WaitConsole(ctx, regexp.MustCompile(`^orlop: stage (\w+) of (\d+)`))
 	if err != nil || match[1] != "one" || match[2] != strconv.Itoa(m.PID()) {
-		t.Fatalf("%q, %v", match, err)
+		t.Fatalf("the console shows %q, %v, want stage one and the machine's process", match, err)
 	}
 	if err := m.Monitor(ctx, "screendump", map[string]any{"filename": "x", "format": "png"}); err == nil || !strings.Contains(err.Error(), "no display") {
-		t.Errorf("a command that the monitor rejects: %v", err)
+		t.Errorf("the error of a command that the monitor rejects is %v", err)
 	}
 	if err := m.Reset(ctx); err != nil {
 		t.Error(err)
 	}
 	if e := m.Events(); len(e) != 1 || e[0].Name != "RESET" {
-		t.Errorf("events: %+v", e)
+		t.Errorf("the events are %+v, want one RESET", e)
 	}
 	if err := m.PowerOn(ctx); err == nil {
-		t.Error("a running machine was switched on")
+		t.Error("PowerOn accepts a running machine")
 	}
 	mark := m.Console().Offset()
 	if err := m.PowerButton(ctx); err != nil {
@@ -146,7 +146,7 @@ func TestPowerButton(t *testing.T) {
 	}
 	exit, err := m.Wait(ctx)
 	if err != nil || exit.Err() != nil || exit.Reason != "guest-shutdown" || exit.Code != 0 || exit.Request != "" {
-		t.Errorf("%s, %v", exit, err)
+		t.Errorf("after the power button, the machine ended with %s, %v", exit, err)
 	}
 	if _, err := m.WaitConsoleFrom(ctx, mark, regexp.MustCompile("last words")); err != nil {
 		t.Errorf("the last console output is lost: %v", err)
@@ -162,7 +162,7 @@ func TestPowerButton(t *testing.T) {
 	}
 	// The output of the previous power-on is ignored.
 	if match, err := m.WaitConsole(ctx, regexp.MustCompile(`of (\d+)`)); err != nil || match[1] != strconv.Itoa(m.PID()) {
-		t.Errorf("%q, %v", match, err)
+		t.Errorf("after the second power-on, the console shows %q, %v", match, err)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestPowerCut(t *testing.T) {
 	m.PowerCut()
 	exit, err := m.Wait(within(t, 20*time.Second))
 	if err != nil || exit.Signal != "killed" || exit.Request != "power cut" || exit.Err() != nil {
-		t.Errorf("%s, %v", exit, err)
+		t.Errorf("after the power cut, the machine ended with %s, %v", exit, err)
 	}
 	m.PowerCut() // a second cut does nothing
 }
@@ -181,41 +181,42 @@ func TestPowerCut(t *testing.T) {
 func TestUnexpectedEnds(t *testing.T) {
 	_, err := Start(within(t, 20*time.Second), fakeSpec(t, "fail"))
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "could not open the deck") {
-		t.Errorf("QEMU failed: %v", err)
+		t.Errorf("Start with a QEMU that fails returns %v", err)
 	}
 	m := startFake(t, fakeSpec(t, "silent"))
 	_, err = m.WaitConsole(within(t, 20*time.Second), regexp.MustCompile("never"))
 	if err == nil || !strings.Contains(err.Error(), "the machine ended first: exit status 0") || !strings.Contains(err.Error(), "orlop: stage one") {
-		t.Errorf("QEMU ended silently: %v", err)
+		t.Errorf("WaitConsole with a QEMU that ends without a report returns %v", err)
 	}
 	exit, err := m.Wait(within(t, 20*time.Second))
 	if err != nil || exit.Err() == nil || exit.Reason != "" {
-		t.Errorf("the silent end is not reported as an error: %s, %v", exit, err)
+		t.Errorf("the end of QEMU without a report is not an error: %s, %v", exit, err)
 	}
 	spec := fakeSpec(t, "serve")
 	spec.QEMU.Command = "/nonexistent/qemu"
 	if _, err := Start(within(t, 20*time.Second), spec); err == nil || !strings.Contains(err.Error(), "qemu-system-x86") {
-		t.Errorf("no QEMU: %v", err)
+		t.Errorf("Start with a missing QEMU returns %v", err)
 	}
 }
 
+// TestSpecIsChecked checks that Start rejects a specification with any of these invalid fields.
 func TestSpecIsChecked(t *testing.T) {
 	for what, change := range map[string]func(*MachineSpec){
-		"name":        func(s *MachineSpec) { s.Name = "Über" },
-		"gateway":     func(s *MachineSpec) { s.Name = GatewayName },
-		"directory":   func(s *MachineSpec) { s.Dir = "" },
-		"memory":      func(s *MachineSpec) { s.MemoryMiB = 1 },
-		"kernel":      func(s *MachineSpec) { s.Kernel.Image = "/nonexistent/kernel" },
-		"firmware":    func(s *MachineSpec) { s.Kernel.Image, s.Firmware.Code = "", "/nonexistent/code.fd" },
-		"append only": func(s *MachineSpec) { s.Kernel.Image, s.Kernel.Append = "", "quiet" },
-		"disks":       func(s *MachineSpec) { s.Disks = []Disk{{Name: "a"}, {Name: "a"}} },
-		"image":       func(s *MachineSpec) { s.Disks = BootDisk("/nonexistent/disk.raw", 0) },
+		"name":                       func(s *MachineSpec) { s.Name = "Über" },
+		"gateway":                    func(s *MachineSpec) { s.Name = GatewayName },
+		"directory":                  func(s *MachineSpec) { s.Dir = "" },
+		"memory":                     func(s *MachineSpec) { s.MemoryMiB = 1 },
+		"kernel":                     func(s *MachineSpec) { s.Kernel.Image = "/nonexistent/kernel" },
+		"firmware":                   func(s *MachineSpec) { s.Kernel.Image, s.Firmware.Code = "", "/nonexistent/code.fd" },
+		"arguments without a kernel": func(s *MachineSpec) { s.Kernel.Image, s.Kernel.Append = "", "quiet" },
+		"disks":                      func(s *MachineSpec) { s.Disks = []Disk{{Name: "a"}, {Name: "a"}} },
+		"image":                      func(s *MachineSpec) { s.Disks = BootDisk("/nonexistent/disk.raw", 0) },
 	} {
 		spec := fakeSpec(t, "serve")
 		change(&spec)
 		if m, err := Start(within(t, time.Second), spec); err == nil {
 			m.Close()
-			t.Errorf("%s: a bad specification was accepted", what)
+			t.Errorf("Start accepts an invalid specification: %s", what)
 		}
 	}
 }

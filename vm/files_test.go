@@ -54,6 +54,8 @@ func TestArguments(t *testing.T) {
 	golden.Assert(t, b.String(), "arguments.golden")
 }
 
+// TestDiskIsASparseCopy checks that makeDisk creates a sparse disk with the content of the image,
+// does not change an existing disk, and never makes a disk smaller than its image.
 func TestDiskIsASparseCopy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -99,17 +101,19 @@ func TestDiskIsASparseCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if data, err := os.ReadFile(disk); err != nil || string(data) != "written" {
-		t.Errorf("an existing disk was made again (%v)", err)
+		t.Errorf("makeDisk has overwritten an existing disk (%v)", err)
 	}
 	small := filepath.Join(dir, "small.raw")
 	if err := makeDisk(small, image, 1<<20); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(small); err != nil || info.Size() != 64<<20 {
-		t.Errorf("a disk smaller than its image: %v, %v", info, err)
+		t.Errorf("a disk with a requested size below that of its image has not the size of the image: %v, %v", info, err)
 	}
 }
 
+// TestConsole checks that a pattern matches a line that arrives in pieces, that the search begins
+// at the given offset, and that the memory for the console is limited. The file has all output.
 func TestConsole(t *testing.T) {
 	c, err := openConsole(filepath.Join(t.TempDir(), consoleFile))
 	if err != nil {
@@ -132,16 +136,16 @@ func TestConsole(t *testing.T) {
 	write("tity sha256:")
 	write("abcd")
 	if got := <-found; got != "[identity sha256:abcd abcd] <nil>" {
-		t.Errorf("a line in pieces: %s", got)
+		t.Errorf("the match in a line that was written in pieces is %s", got)
 	}
 	mark := c.Offset()
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := c.WaitFrom(short, mark, regexp.MustCompile("one")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a line before the offset was found: %v", err)
+		t.Errorf("WaitFrom for a line before the offset returns %v, want a timeout", err)
 	}
 	if got := c.Tail(2); got != "two\norlop: machine identity sha256:abcd" {
-		t.Errorf("tail: %q", got)
+		t.Errorf("Tail returns %q", got)
 	}
 	line := strings.Repeat("x", 1023) + "\n"
 	for range consoleMemory/len(line) + 10 {
@@ -152,14 +156,16 @@ func TestConsole(t *testing.T) {
 		t.Error(err)
 	}
 	if len(c.String()) > consoleMemory {
-		t.Error("the console grows without a limit")
+		t.Error("the console in memory exceeds its limit")
 	}
 	whole, err := os.ReadFile(c.Path())
 	if err != nil || !strings.HasPrefix(string(whole), "one\r\n") || int64(len(whole)) != c.Offset() {
-		t.Errorf("the file has %d of %d bytes, %v", len(whole), c.Offset(), err)
+		t.Errorf("the file of the console has %d of %d bytes, %v", len(whole), c.Offset(), err)
 	}
 }
 
+// TestAnalysis checks which addresses are inside the closed network, which belong to a group
+// (multicast or broadcast), and which are outside.
 func TestAnalysis(t *testing.T) {
 	for addr, want := range map[string]place{
 		"10.77.0.11": placeInside, "10.96.0.10": placeInside, "fe80::1": placeInside,
@@ -168,7 +174,7 @@ func TestAnalysis(t *testing.T) {
 	} {
 		a := analysis{inside: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24"), netip.MustParsePrefix("10.96.0.0/16")}}
 		if got := a.place(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("%s: %d, expected %d", addr, got, want)
+			t.Errorf("the place of %s is %d, want %d", addr, got, want)
 		}
 	}
 }
@@ -180,7 +186,7 @@ func TestCaptureOfWholeNetwork(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{Capture: file})
 	a, b := guest(t, n, "a"), guest(t, n, "b")
 	if !hears(t, a, b, true) {
-		t.Fatal("the network does not work")
+		t.Fatal("a does not reach b")
 	}
 	big := newFrame(1400)
 	copy(big.eth(), b.mac[:])
@@ -196,10 +202,10 @@ func TestCaptureOfWholeNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if report.Inside < 2 || len(report.Outside) != 1 {
-		t.Fatalf("%+v", report)
+		t.Fatalf("the report is %+v, want at least two frames inside, and one flow outside", report)
 	}
 	if f := report.Outside[0]; f.Protocol != "arp" || f.Dst.String() != "203.0.113.9" || f.Bytes != 1400 || !strings.Contains(f.String(), "203.0.113.9") {
-		t.Errorf("%s", f)
+		t.Errorf("the flow to the outside is %s, want the ARP request of 1400 bytes", f)
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -210,6 +216,6 @@ func TestCaptureOfWholeNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if short, err := AnalyseCapture(cut, n.Subnet()); err != nil || short.Frames != report.Frames-1 {
-		t.Errorf("a capture that was cut off: %+v, %v", short, err)
+		t.Errorf("the report of a truncated capture is %+v, %v, want all complete frames", short, err)
 	}
 }

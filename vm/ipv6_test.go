@@ -29,7 +29,7 @@ func TestIPv6Services(t *testing.T) {
 	a, b := guest(t, n, "a"), guest(t, n, "b")
 	gateway := netip.MustParseAddr("fd00:77::1")
 	if n.Gateway() != gateway || n.Six() != netip.MustParsePrefix("fd00:77::/64") || a.Six() != n.SixOf("a") {
-		t.Errorf("gateway %v, network %v, a is %v and %v", n.Gateway(), n.Six(), a.Six(), n.SixOf("a"))
+		t.Errorf("the gateway is %v, the network %v, and a has the addresses %v and %v", n.Gateway(), n.Six(), a.Six(), n.SixOf("a"))
 	}
 	conn, err := a.DialContext(within(t, 10*time.Second), "udp", netip.AddrPortFrom(gateway, 53).String())
 	if err != nil {
@@ -46,16 +46,16 @@ func TestIPv6Services(t *testing.T) {
 		return answer.Answer
 	}
 	if got := query(dns.TypeAAAA); len(got) != 1 || !got[0].(*dns.AAAA).AAAA.Equal(b.Six().AsSlice()) {
-		t.Errorf("b has the IPv6 addresses %v, want %v", got, b.Six())
+		t.Errorf("DNS returns the IPv6 addresses %v for b, want %v", got, b.Six())
 	}
 	if got := query(dns.TypeA); len(got) != 0 {
-		t.Errorf("b has the IPv4 addresses %v", got)
+		t.Errorf("DNS returns the IPv4 addresses %v for b, want none", got)
 	}
 	answer, err := ntp.QueryWithOptions("fd00:77::1", ntp.QueryOptions{Timeout: 10 * time.Second, Dialer: func(_, remote string) (net.Conn, error) {
 		return a.DialContext(t.Context(), "udp", remote)
 	}})
 	if err != nil || answer.Stratum != 1 {
-		t.Errorf("NTP: %+v, %v", answer, err)
+		t.Errorf("the answer of the NTP server is %+v, %v, want stratum 1", answer, err)
 	}
 	l, err := b.Listen(80)
 	if err != nil {
@@ -69,7 +69,7 @@ func TestIPv6Services(t *testing.T) {
 	}
 	defer got.Body.Close()
 	if from, err := io.ReadAll(got.Body); err != nil || !strings.HasPrefix(string(from), "["+a.Six().String()+"]") {
-		t.Errorf("b was called by %s, %v; want %v", from, err, a.Six())
+		t.Errorf("the address of the client that b sees is %s, %v; want %v", from, err, a.Six())
 	}
 }
 
@@ -108,10 +108,10 @@ func TestRouter(t *testing.T) {
 				}
 				slices.Sort(kinds) // the library writes options in the reverse order
 				if ra.Flags != want.flags || ra.RouterLifetime != 1800 || !slices.Equal(kinds, want.options) || auto != want.auto {
-					t.Errorf("the advertisement is %+v", ra)
+					t.Errorf("the flags, the lifetime or the options of the advertisement are wrong: %+v", ra)
 				}
 			case <-time.After(20 * time.Second):
-				t.Fatal("no advertisement")
+				t.Fatal("the router sent no advertisement")
 			}
 		})
 	}
@@ -137,7 +137,8 @@ func solicitation(t *testing.T) frame {
 	return f
 }
 
-// TestDHCP6 checks the answers of the server in each mode.
+// TestDHCP6 checks the answers of the DHCPv6 server to several kinds of messages, in the stateful
+// and in the stateless mode.
 func TestDHCP6(t *testing.T) {
 	for _, test := range []struct {
 		mode     IPv6Mode
@@ -166,7 +167,7 @@ func TestDHCP6(t *testing.T) {
 		}
 		m.MessageType = test.kind
 		if got := describe6(router{n}.dhcp6Reply(m, mac)); got != test.want {
-			t.Errorf("%s, %v: %q, want %q", test.mode, test.kind, got, test.want)
+			t.Errorf("%s, %v: the answer is %q, want %q", test.mode, test.kind, got, test.want)
 		}
 	}
 }
@@ -223,7 +224,7 @@ func TestServeBoot6(t *testing.T) {
 		return router{n}.dhcp6Reply(m, macAddr{})
 	}
 	if url := offer("MSFT 5.0").Options.BootFileURL(); url != "" {
-		t.Errorf("another client is offered %q", url)
+		t.Errorf("a client that is not firmware is offered %q, want nothing", url)
 	}
 	if url := offer("PXEClient:Arch:00007:UNDI:003016").Options.BootFileURL(); url != "tftp://[fd00:77::1]/boot.efi" {
 		t.Errorf("PXE is offered %q", url)
@@ -240,10 +241,10 @@ func TestServeBoot6(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	if got, err := io.ReadAll(answer.Body); err != nil || !bytes.Equal(got, image) {
-		t.Errorf("by HTTP came %d bytes, %v", len(got), err)
+		t.Errorf("the download by HTTP has %d bytes, %v, or another content", len(got), err)
 	}
 	if got, err := fetchTFTP(bare, net.ParseIP("fd00:77::1"), bootName); err != nil || !bytes.Equal(got, image) {
-		t.Errorf("by TFTP came %d bytes, %v", len(got), err)
+		t.Errorf("the download by TFTP has %d bytes, %v, or another content", len(got), err)
 	}
 }
 
@@ -256,7 +257,7 @@ func TestBadIPv6Spec(t *testing.T) {
 		"not an IPv6 network of /48 to /56": {Mode: IPv6Stateful, Delegated: netip.MustParsePrefix("10.0.0.0/8")},
 	} {
 		if n, err := NewNetwork(NetworkSpec{IPv6: spec}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, %v", spec, n, err)
+			t.Errorf("NewNetwork with %+v returns %v, %v, want an error with %q", spec, n, err, want)
 		}
 	}
 }

@@ -17,20 +17,20 @@ func TestLACPDU(t *testing.T) {
 		2, 20, 0, 1, 0x52, 0x54, 0x4f, 0xff, 0xff, 0xff, 0, 7, 0, 2, 0, 3, 0x08, 0, 0, 0,
 		3, 16}
 	if !bytes.HasPrefix(eth, want) || len(eth) != 124 || bytes.ContainsFunc(eth[len(want):], func(r rune) bool { return r != 0 }) {
-		t.Errorf("% x\nwant % x and zeros, 124 bytes", eth, want)
+		t.Errorf("the frame is % x\nwant % x and zeros, 124 bytes", eth, want)
 	}
 	if back, err := parseLACPDU(eth); err != nil || back != p {
-		t.Errorf("read back as %+v, %v", back, err)
+		t.Errorf("parseLACPDU decodes the frame as %+v, %v", back, err)
 	}
 	for cut := range eth[:56] {
 		if _, err := parseLACPDU(eth[:cut]); err == nil {
-			t.Errorf("a frame of %d bytes is accepted", cut)
+			t.Errorf("parseLACPDU accepts a frame of %d bytes", cut)
 		}
 	}
 }
 
-// TestBundle checks that the switch uses a port while its other end is in sync, has sent an LACPDU
-// within the timeout, and belongs to the same bond as the other ports.
+// TestBundle checks that the switch uses a port of a bundle while the machine's end of the cable is
+// in sync, has sent an LACPDU within the timeout, and belongs to the same bond as the other ports.
 func TestBundle(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := newBundle(1, []string{"m", "m/1"})
@@ -45,30 +45,30 @@ func TestBundle(t *testing.T) {
 			t.Errorf("%s: the active ports are %q, want %q", says, got, want)
 		}
 	}
-	check("nothing was heard")
+	check("before the first LACPDU")
 	if s := hello("m", 1, lacpActive); s&lacpSync != 0 {
-		t.Errorf("in sync with a port that cannot be aggregated: %b", s)
+		t.Errorf("the answer to a port that cannot be aggregated is %b, want a state without sync", s)
 	}
 	if s := hello("m", 1, offers); s&lacpSync == 0 || s&lacpDistributing != 0 {
-		t.Errorf("the answer to an offer is %b", s)
+		t.Errorf("the answer to an offer is %b, want sync, but not distributing", s)
 	}
-	check("not in sync")
+	check("the port is not in sync")
 	if s := hello("m", 1, offers|lacpSync); s&lacpDistributing == 0 {
-		t.Errorf("the answer to a port in sync is %b", s)
+		t.Errorf("the answer to a port in sync is %b, want distributing", s)
 	}
-	check("one port", "m")
+	check("one port is in sync", "m")
 	hello("m/1", 1, offers|lacpSync)
-	check("two ports", "m", "m/1")
+	check("two ports are in sync", "m", "m/1")
 	if s := hello("m/1", 2, offers|lacpSync); s&lacpSync != 0 {
-		t.Errorf("in sync with another bond: %b", s)
+		t.Errorf("the answer to a port of another bond is %b, want a state without sync", s)
 	}
-	check("the second belongs to another bond", "m")
+	check("the second port belongs to another bond", "m")
 	now = now.Add(lacpTimeout / 2)
 	hello("m/1", 1, offers|lacpSync)
 	now = now.Add(lacpTimeout / 2)
-	check("the first is silent", "m/1")
+	check("the first port is silent", "m/1")
 	now = now.Add(lacpTimeout)
-	check("both are silent")
+	check("both ports are silent")
 }
 
 // testPort is a port of the switch with the frames that it received.
@@ -108,8 +108,8 @@ func (p testPort) next(t *testing.T, kind uint16) []byte {
 }
 
 // count returns the number of received frames with an EtherType, and drops all received frames.
-// Frames from a single port arrive in order, so a test first waits for a later frame of another
-// type.
+// Before the call, a test waits for a frame of another type that was sent later. Frames from a
+// single port arrive in order, so all earlier frames have then arrived.
 func (p testPort) count(kind uint16) (n int) {
 	for {
 		select {
@@ -135,7 +135,7 @@ func ether(dst, src macAddr, kind uint16, content ...byte) frame {
 
 const (
 	testType = 0x88b5 // reserved for experiments (IEEE 802)
-	markType = 0x88b6
+	markType = 0x88b6 // of a frame that is sent after the frames that a test counts
 )
 
 var everyone = macAddr{255, 255, 255, 255, 255, 255}
@@ -148,7 +148,7 @@ func TestBundleOnSwitch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := n.Bundle("m/1"); err == nil {
-		t.Error("a port is in two bundles")
+		t.Error("Bundle accepts a port that is in another bundle")
 	}
 	first, second, other := plugTest(t, n, "m"), plugTest(t, n, "m/1"), plugTest(t, n, "other")
 	bond, peer := macAddr{2, 0, 0, 0, 0, 1}, macAddr{2, 0, 0, 0, 0, 9}
@@ -161,12 +161,13 @@ func TestBundleOnSwitch(t *testing.T) {
 	first.receive(ether(everyone, bond, markType))
 	other.next(t, markType)
 	if got := other.count(testType); got != 0 {
-		t.Error("a port carries frames before it is in sync")
+		t.Error("the switch forwards a frame of a port that is not in sync")
 	}
 	second.receive(lacpdu{Actor: lacpInfo{System: bond, Key: 9, Port: 2, State: lacpActive | lacpAggregation | lacpSync}}.frame(bond))
 	second.next(t, etherSlow)
 	other.receive(ether(everyone, peer, testType))
-	// Each port also gets a later frame of the type markType, at which the function count ends.
+	// Each port also receives a later frame of the type markType. The function count below ends at
+	// this frame.
 	mark := ether(everyone, peer, markType)
 	first.send(mark, 0)
 	second.send(mark, 0)
@@ -182,7 +183,7 @@ func TestBundleOnSwitch(t *testing.T) {
 		}
 	}
 	if a, b := count(first), count(second); a+b != 1 {
-		t.Errorf("the bundle received %d and %d copies", a, b)
+		t.Errorf("the ports of the bundle received %d and %d copies, want a single copy", a, b)
 	}
 	n.sw.mu.Lock()
 	n.sw.bundles[0].ports["m"].heard = time.Time{}
@@ -201,7 +202,7 @@ func TestVLANs(t *testing.T) {
 	}
 	for _, bad := range []PortVLANs{{Untagged: 4095}, {Tagged: []int{0}}, {Tagged: []int{5, 5}}, {Untagged: 5, Tagged: []int{5}}} {
 		if n.SetVLANs("bad", bad) == nil {
-			t.Errorf("%+v is accepted", bad)
+			t.Errorf("SetVLANs accepts %+v", bad)
 		}
 	}
 	trunk, access, one, plain := plugTest(t, n, "trunk"), plugTest(t, n, "access"), plugTest(t, n, "one"), plugTest(t, n, "plain")
@@ -214,9 +215,10 @@ func TestVLANs(t *testing.T) {
 	one.next(t, testType)
 	access.receive(ether(a, b, testType))
 	if f := trunk.next(t, etherVLAN); f[15] != 100 || uint16(f[16])<<8|uint16(f[17]) != testType {
-		t.Errorf("the trunk received % x", f[:20])
+		t.Errorf("the trunk received % x, want a frame with the tag 100", f[:20])
 	}
-	// Ports that ignore tags are separate from the other ports, and forward tags unchanged.
+	// Ports without VLANs ignore tags. They exchange frames only with each other, with unchanged
+	// tags.
 	other := plugTest(t, n, "other")
 	plain.receive(ether(everyone, b, etherVLAN, 0, 100, testType>>8, testType&0xff))
 	other.next(t, etherVLAN)
@@ -237,9 +239,9 @@ func TestVLANHosts(t *testing.T) {
 		}
 	}
 	if !hears(t, a, b, true) {
-		t.Error("a VLAN does not connect its hosts")
+		t.Error("a does not reach b in the same VLAN")
 	}
 	if hears(t, a, c, false) {
-		t.Error("two VLANs are connected")
+		t.Error("a reaches c in another VLAN")
 	}
 }

@@ -13,15 +13,15 @@ func TestLLDPFrame(t *testing.T) {
 	core, _ := p.Layer(layers.LayerTypeLinkLayerDiscovery).(*layers.LinkLayerDiscovery)
 	info, _ := p.Layer(layers.LayerTypeLinkLayerDiscoveryInfo).(*layers.LinkLayerDiscoveryInfo)
 	if core == nil || info == nil {
-		t.Fatalf("no LLDP in %v", p)
+		t.Fatalf("the frame is not an LLDP announcement: %v", p)
 	}
 	vlan, err := info.Decode8021()
 	if err != nil || vlan.PVID != 100 || string(core.PortID.ID) != "m1" || core.TTL != lldpTTL || info.SysName != "leaf1" || !info.SysCapabilities.EnabledCap.Bridge {
-		t.Errorf("%+v, %+v, %+v, %v", core, info, vlan, err)
+		t.Errorf("a field of the announcement is wrong: %+v, %+v, %+v, %v", core, info, vlan, err)
 	}
 }
 
-// TestLLDP checks that a port receives announcements while the switch has a name.
+// TestLLDP checks that a port receives announcements if the switch has a name.
 func TestLLDP(t *testing.T) {
 	n, err := NewNetwork(NetworkSpec{})
 	if err != nil {
@@ -37,7 +37,7 @@ func TestLLDP(t *testing.T) {
 				return
 			}
 		case <-t.Context().Done():
-			t.Fatal("no announcement")
+			t.Fatal("the port received no announcement")
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestFirmwareBoot(t *testing.T) {
 	m.PowerCut()
 	exit, err := m.Wait(ctx)
 	if err != nil || exit.Signal != "killed" || exit.Request != "power cut" || exit.Err() != nil {
-		t.Errorf("after a power cut: %s, %v", exit, err)
+		t.Errorf("after the power cut, the machine ended with %s, %v", exit, err)
 	}
 }
 
@@ -75,14 +75,16 @@ func qemuLock(t *testing.T) {
 	}
 }
 
+// TestProcessorTime reads the processor time (1234 + 66 ticks of 10 ms) from a line of
+// /proc/PID/stat. The name of the process, "a) 7 (c", has the separators of the format.
 func TestProcessorTime(t *testing.T) {
 	got, err := processorTime("42 (a) 7 (c) S 1 42 42 0 -1 4194560 9 0 0 0 1234 66 0 0 20 0 5 0 100\n")
 	if err != nil || got != 13*time.Second {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("processorTime returns %v, %v, want 13 s", got, err)
 	}
 	for _, text := range []string{"", "42 (a) S 1 2 3", "42 (a) S 1 42 42 0 -1 4194560 9 0 0 0 x 66 0"} {
 		if got, err := processorTime(text); err == nil {
-			t.Errorf("%q: %v", text, got)
+			t.Errorf("processorTime accepts %q and returns %v", text, got)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestServeBoot(t *testing.T) {
 	}
 	pxe, web := "PXEClient:Arch:00007:UNDI:003000", "HTTPClient:Arch:00016:UNDI:003000"
 	if name := offer(pxe).BootFileNameOption(); name != "" {
-		t.Errorf("a boot image %q is offered before there is one", name)
+		t.Errorf("the boot image %q is offered before the call of ServeBoot", name)
 	}
 
 	image := make([]byte, 200_001)
@@ -48,22 +48,22 @@ func TestServeBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := n.ServeBoot(file + "?"); err == nil {
-		t.Error("a file that does not exist is served")
+		t.Error("ServeBoot accepts a file that does not exist")
 	}
 	if err := n.ServeBoot(file); err != nil {
 		t.Fatal(err)
 	}
 	if name := offer("MSFT 5.0").BootFileNameOption(); name != "" {
-		t.Errorf("somebody who does not ask is offered %q", name)
+		t.Errorf("a client that is not firmware is offered %q, want nothing", name)
 	}
 	bare := guest(t, n, "bare")
 	r := offer(pxe)
 	if got, err := fetchTFTP(bare, r.ServerIPAddr, r.BootFileNameOption()); err != nil || !bytes.Equal(got, image) {
-		t.Errorf("by TFTP came %d bytes, %v", len(got), err)
+		t.Errorf("the download by TFTP has %d bytes, %v, or another content", len(got), err)
 	}
 	r = offer(web)
 	if r.ClassIdentifier() != "HTTPClient" {
-		t.Errorf("an offer for HTTP has the class %q", r.ClassIdentifier())
+		t.Errorf("the class of an offer for HTTP is %q", r.ClassIdentifier())
 	}
 	client := http.Client{Transport: &http.Transport{DialContext: bare.DialContext, DisableKeepAlives: true}, Timeout: 20 * time.Second}
 	answer, err := client.Get(r.BootFileNameOption())
@@ -72,7 +72,7 @@ func TestServeBoot(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	if got, err := io.ReadAll(answer.Body); err != nil || !bytes.Equal(got, image) || answer.ContentLength != int64(len(image)) {
-		t.Errorf("by HTTP came %d bytes, %v", len(got), err)
+		t.Errorf("the download by HTTP has %d bytes, %v, or another length or content", len(got), err)
 	}
 }
 
@@ -117,7 +117,7 @@ func fetchTFTP(h *Host, server net.IP, name string) ([]byte, error) {
 		case want > 0 && kind == tftpData && number == want:
 			file = append(file, packet[4:length]...)
 		default:
-			return nil, fmt.Errorf("packet % x instead of block %d", packet[:min(length, 40)], want)
+			return nil, fmt.Errorf("received the packet % x instead of block %d", packet[:min(length, 40)], want)
 		}
 		if want%window != 0 && length == block+4 {
 			continue

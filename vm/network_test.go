@@ -92,9 +92,9 @@ func hostSockets(t *testing.T) []string {
 	return found
 }
 
-// TestNoWayOut sends packets to addresses outside from a guest. It checks that the guest gets no
-// answer, that no packet reaches a listener on the host's loopback, and that no socket of the
-// host's network is opened. The capture must show each attempt.
+// TestNoWayOut sends packets from a guest to addresses outside the closed network. It checks that
+// the guest gets no answer, that no packet reaches a listener on the host's loopback, and that no
+// socket of the host's network is opened. The capture must show each attempt.
 func TestNoWayOut(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})
@@ -122,9 +122,9 @@ func TestNoWayOut(t *testing.T) {
 	}()
 	tcpPort := loopback.Addr().(*net.TCPAddr).Port
 	udpPort := loopbackUDP.LocalAddr().(*net.UDPAddr).Port
-	// The loop waits until only the two sockets of this test are listed. Sockets of an earlier test
-	// may take a moment to close. A table of the kernel that changes while it is read may lack a
-	// socket.
+	// The loop waits until exactly the two sockets of this test are listed. At first, sockets of an
+	// earlier test may still be open. A table of the kernel may also lack a socket, if the table
+	// changes while it is read.
 	before := hostSockets(t)
 	for deadline := time.Now().Add(20 * time.Second); len(before) != 2; before = hostSockets(t) {
 		if time.Now().After(deadline) {
@@ -205,8 +205,8 @@ func socketNames(lines []string) []string {
 	return names
 }
 
-// icmpEcho returns an echo request without an ICMP checksum. A router would forward it, because
-// routers do not check this checksum.
+// icmpEcho returns an echo request without an ICMP checksum. A router would forward the request,
+// because routers do not check this checksum.
 func icmpEcho(from *Host, via macAddr, to netip.Addr) frame {
 	f := newFrame(ethHeader + 20 + 8)
 	b := f.eth()
@@ -228,10 +228,12 @@ func icmpEcho(from *Host, via macAddr, to netip.Addr) frame {
 	return f
 }
 
+// TestGatewayHasNoForwarding checks that the gateway forwards no packets, and that no route of the
+// gateway leads to a router.
 func TestGatewayHasNoForwarding(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	if on, err := n.gateway.stack.NICForwarding(nic, 0x0800); err != nil || on {
-		t.Errorf("forwarding of the gateway: %v, %v", on, err)
+		t.Errorf("the gateway forwards packets: %v, %v", on, err)
 	}
 	for _, r := range n.gateway.stack.GetRouteTable() {
 		if r.Gateway.Len() != 0 {
@@ -240,6 +242,8 @@ func TestGatewayHasNoForwarding(t *testing.T) {
 	}
 }
 
+// TestDHCP checks the options of a lease and a renewal. It also checks that the server sends a NAK
+// or no answer if the test has set this, and rejects a request for an address of another network.
 func TestDHCP(t *testing.T) {
 	t.Parallel()
 	n := newTestNetwork(t, NetworkSpec{Lease: time.Minute})
@@ -269,7 +273,7 @@ func TestDHCP(t *testing.T) {
 	}
 	ack := lease.ACK
 	if got, _ := netip.AddrFromSlice(ack.YourIPAddr.To4()); got != addr || addr.String() != "10.77.0.11" {
-		t.Errorf("leased %s, expected %s", got, addr)
+		t.Errorf("the leased address is %s, want %s", got, addr)
 	}
 	gateway := net.IP(n.Gateway().AsSlice())
 	if len(ack.Router()) != 1 || !ack.Router()[0].Equal(gateway) || !ack.DNS()[0].Equal(gateway) || !ack.NTPServers()[0].Equal(gateway) ||
@@ -281,7 +285,7 @@ func TestDHCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := client.Renew(within(t, 20*time.Second), lease); err != nil {
-		t.Errorf("renewal: %v", err)
+		t.Errorf("the renewal failed: %v", err)
 	}
 
 	if err := n.SetMachineDHCP("cp1", DHCPNak); err != nil {
@@ -289,7 +293,7 @@ func TestDHCP(t *testing.T) {
 	}
 	var nak *nclient4.ErrNak
 	if _, err := client.Request(within(t, 20*time.Second)); !errors.As(err, &nak) {
-		t.Errorf("expected a NAK, got %v", err)
+		t.Errorf("the answer in the mode DHCPNak is %v, want a NAK", err)
 	}
 	if err := n.SetMachineDHCP("cp1", DHCPIgnore); err != nil {
 		t.Fatal(err)
@@ -297,18 +301,18 @@ func TestDHCP(t *testing.T) {
 	// The context ends before the client repeats its request, because the test needs no
 	// repetitions.
 	if _, err := client.Request(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("silent machine: expected no answer, got %v", err)
+		t.Errorf("the answer in the mode DHCPIgnore is %v, want no answer", err)
 	}
 	if err := n.SetMachineDHCP("cp1", DHCPAnswer); err != nil {
 		t.Fatal(err)
 	}
 	n.SetDHCP(false)
 	if _, err := client.Request(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("server off: expected no answer, got %v", err)
+		t.Errorf("the answer of a server that is off is %v, want no answer", err)
 	}
 	n.SetDHCP(true)
 	if _, err := client.Request(within(t, 20*time.Second)); err != nil {
-		t.Errorf("server on again: %v", err)
+		t.Errorf("the request after the server is on again failed: %v", err)
 	}
 	// The server rejects a request for an address of another network (RFC 2131, section 4.3.2,
 	// INIT-REBOOT).
@@ -319,10 +323,12 @@ func TestDHCP(t *testing.T) {
 	}
 	reply, err := n.dhcpReply(request, *n.leases[mac])
 	if err != nil || reply.MessageType() != dhcpv4.MessageTypeNak {
-		t.Errorf("foreign address: %v, %v", reply, err)
+		t.Errorf("the answer to a request for an address of another network is %v, %v, want a NAK", reply, err)
 	}
 }
 
+// TestDNS checks the answers of the gateway for names of machines, configured names and other
+// names, by UDP and TCP.
 func TestDNS(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{Names: map[string][]netip.Addr{"kubernetes.example": {netip.MustParseAddr("10.77.0.11")}}})
 	g := guest(t, n, "cp1")
@@ -340,7 +346,7 @@ func TestDNS(t *testing.T) {
 			{"kubernetes.example.", dns.TypeA, dns.RcodeSuccess, "10.77.0.11"},
 			{"cp1.orlop.test.", dns.TypeAAAA, dns.RcodeSuccess, ""},
 			{"cp9.orlop.test.", dns.TypeA, dns.RcodeNameError, ""},
-			{"localhost.", dns.TypeA, dns.RcodeRefused, ""}, // the host's resolver would answer it
+			{"localhost.", dns.TypeA, dns.RcodeRefused, ""}, // the host's resolver would answer this query
 			{"www.example.org.", dns.TypeA, dns.RcodeRefused, ""},
 		} {
 			conn, err := g.DialContext(within(t, 5*time.Second), network, n.Gateway().String()+":53")
@@ -351,7 +357,7 @@ func TestDNS(t *testing.T) {
 			reply, _, err := client.ExchangeWithConn(new(dns.Msg).SetQuestion(c.name, c.kind), &dns.Conn{Conn: conn})
 			conn.Close()
 			if err != nil {
-				t.Errorf("%s %s: %v", network, c.name, err)
+				t.Errorf("%s, query for %s: %v", network, c.name, err)
 				continue
 			}
 			var answer string
@@ -359,12 +365,13 @@ func TestDNS(t *testing.T) {
 				answer = reply.Answer[0].(*dns.A).A.String()
 			}
 			if reply.Rcode != c.rcode || answer != c.answer {
-				t.Errorf("%s %s: %s %q, expected %s %q", network, c.name, dns.RcodeToString[reply.Rcode], answer, dns.RcodeToString[c.rcode], c.answer)
+				t.Errorf("%s, query for %s: the answer is %s %q, want %s %q", network, c.name, dns.RcodeToString[reply.Rcode], answer, dns.RcodeToString[c.rcode], c.answer)
 			}
 		}
 	}
 }
 
+// TestNTP checks that the time server of the gateway shows the configured offset of one hour.
 func TestNTP(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{ClockOffset: -time.Hour})
 	g := guest(t, n, "cp1")
@@ -377,10 +384,12 @@ func TestNTP(t *testing.T) {
 		t.Error(err)
 	}
 	if off := response.ClockOffset + time.Hour; off.Abs() > 5*time.Second {
-		t.Errorf("offset %s, expected -1h", response.ClockOffset)
+		t.Errorf("the offset of the time server is %s, want -1h", response.ClockOffset)
 	}
 }
 
+// TestForward checks that a forward transports data in both directions, and that its end closes its
+// connections.
 func TestForward(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	g := guest(t, n, "cp1")
@@ -420,7 +429,7 @@ func TestForward(t *testing.T) {
 	}()
 	got, err := io.ReadAll(conn)
 	if err != nil || string(got) != sent {
-		t.Errorf("echo of %d bytes: %d bytes, %v", len(sent), len(got), err)
+		t.Errorf("the echo of %d bytes has %d bytes, %v, or another content", len(sent), len(got), err)
 	}
 	// An open connection does not delay the end of its forward.
 	idle, err := net.Dial("tcp4", f.Addr)
@@ -486,7 +495,7 @@ func TestAddressThatMoves(t *testing.T) {
 	}
 	serve(one)
 	if got := answers(10 * time.Second); got != "one" {
-		t.Fatalf("before the address moves: %s", got)
+		t.Fatalf("before the address moves, the answer is %s, want one", got)
 	}
 	one.Close()
 	serve(two)
@@ -504,6 +513,6 @@ func TestAddressThatMoves(t *testing.T) {
 	copy(arp.ProtocolAddressTarget(), moving.Addr().AsSlice())
 	two.port.receive(f)
 	if got := answers(3 * time.Second); got != "two" {
-		t.Errorf("after the announcement: %s", got)
+		t.Errorf("after the announcement, the answer is %s, want two", got)
 	}
 }

@@ -37,6 +37,8 @@ func withDevices(t *testing.T) MachineSpec {
 	return s
 }
 
+// TestOverride checks the boot order for each override of the boot device, and the disks with an
+// inserted medium. The specification itself must not change.
 func TestOverride(t *testing.T) {
 	s := withDevices(t)
 	for _, c := range []struct {
@@ -52,19 +54,19 @@ func TestOverride(t *testing.T) {
 	} {
 		got := s.with(setup{override: c.override})
 		if !slices.Equal(got.Firmware.Boot, c.want) || got.QEMU.NoReboot != (c.override.Enabled() && c.override.Once) {
-			t.Errorf("%+v: boots from %v, reset ends QEMU: %t; want %v", c.override, got.Firmware.Boot, got.QEMU.NoReboot, c.want)
+			t.Errorf("override %+v: the boot order is %v, and a reset ends QEMU: %t; want the order %v", c.override, got.Firmware.Boot, got.QEMU.NoReboot, c.want)
 		}
 	}
 	if want := []string{"disk0", "cd"}; !slices.Equal(s.Firmware.Boot, want) {
-		t.Errorf("the specification has changed: %v", s.Firmware.Boot)
+		t.Errorf("the method with changes the boot order of the specification to %v", s.Firmware.Boot)
 	}
 	file := "/images/a.iso"
 	if got := s.with(setup{medium: &file}); got.Disks[1].Image != file || s.Disks[1].Image != "" {
-		t.Errorf("%+v, %+v", got.Disks, s.Disks)
+		t.Errorf("with a medium, the disks are %+v, and those of the specification %+v", got.Disks, s.Disks)
 	}
 	args := strings.Join(s.arguments(inherited{}, nil), " ")
 	if !strings.Contains(args, "-device ide-cd,id=drive-cd,serial=cd,bootindex=2") || strings.Contains(args, "drive=cd") {
-		t.Errorf("arguments for an empty drive: %s", args)
+		t.Errorf("the arguments for an empty drive are %s", args)
 	}
 }
 
@@ -78,7 +80,7 @@ func TestOverrideOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o := m.Override(); o.Enabled() {
-		t.Errorf("after the boot: %+v", o)
+		t.Errorf("the override is still enabled after the boot: %+v", o)
 	}
 	first := m.PID()
 	// Wait for the console line of the first process, because it may come late.
@@ -93,11 +95,11 @@ func TestOverrideOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid := m.PID(); pid == first || pid == 0 {
-		t.Errorf("process %d runs after process %d", pid, first)
+		t.Errorf("QEMU was not started again: process %d runs, the first process was %d", pid, first)
 	}
 	// This boot has no override, so a reset does not end QEMU.
 	if err := m.Monitor(ctx, "inject-nmi", nil); err != nil || !m.Running() {
-		t.Errorf("%v, running %t", err, m.Running())
+		t.Errorf("the reset without an override returns %v; the machine runs: %t", err, m.Running())
 	}
 	// A machine that loses its power in a boot with an override stays off.
 	m.SetOverride(redfish.Override{Target: redfish.Pxe, Once: true})
@@ -110,15 +112,16 @@ func TestOverrideOnce(t *testing.T) {
 	}
 }
 
+// TestMedium checks that a medium stays in the CD drive over a power cut, until it is ejected.
 func TestMedium(t *testing.T) {
 	spec := withDevices(t)
 	m := startFake(t, spec)
 	ctx := within(t, 30*time.Second)
 	if m.Medium() != "" {
-		t.Errorf("a new machine has %q", m.Medium())
+		t.Errorf("the drive of a new machine has the medium %q, want none", m.Medium())
 	}
 	if err := m.InsertMedium(ctx, "/images/a.iso"); err != nil || m.Medium() != "/images/a.iso" {
-		t.Errorf("%v, %q", err, m.Medium())
+		t.Errorf("InsertMedium returns %v, and the medium is %q", err, m.Medium())
 	}
 	m.PowerCut()
 	if err := m.PowerOn(ctx); err != nil {
@@ -129,11 +132,11 @@ func TestMedium(t *testing.T) {
 	}
 	m.PowerCut()
 	if err := m.EjectMedium(ctx); err != nil || m.Medium() != "" {
-		t.Errorf("%v, %q", err, m.Medium())
+		t.Errorf("EjectMedium returns %v, and the medium is %q", err, m.Medium())
 	}
 	bare := startFake(t, fakeSpec(t, "serve"))
 	if err := bare.InsertMedium(ctx, "/images/a.iso"); err == nil || !strings.Contains(err.Error(), "no CD drive") {
-		t.Errorf("error of a machine without a drive: %v", err)
+		t.Errorf("the error of a machine without a drive is %v", err)
 	}
 }
 
@@ -146,11 +149,11 @@ func redfishClient(t *testing.T, s RedfishStatus) *gofish.APIClient {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(s.Certificate)) {
-		t.Fatalf("no certificate in %q", s.Certificate)
+		t.Fatalf("the status has no certificate, but %q", s.Certificate)
 	}
 	block, _ := pem.Decode([]byte(s.Certificate))
 	if cert, err := x509.ParseCertificate(block.Bytes); err != nil || pki.Fingerprint(cert) != s.Fingerprint {
-		t.Errorf("fingerprint %s: %v", s.Fingerprint, err)
+		t.Errorf("%s is not the fingerprint of the certificate in the status: %v", s.Fingerprint, err)
 	}
 	c, err := gofish.ConnectContext(within(t, 30*time.Second), gofish.ClientConfig{Endpoint: s.URL, Username: s.User, Password: string(password), BasicAuth: true,
 		HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}, NoModifyTransport: true})
@@ -181,20 +184,20 @@ func TestClusterRedfish(t *testing.T) {
 		t.Helper()
 		s, err := c.Status(ctx)
 		if err != nil || s.Redfish == nil || !strings.HasPrefix(s.Redfish.URL, "https://127.0.0.1:") {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("the status is %+v, %v, want a Redfish service on loopback", s, err)
 		}
 		return s
 	}
 	before := *status().Redfish
 	systems, err := redfishClient(t, before).Service.Systems()
 	if err != nil || len(systems) != 1 {
-		t.Fatalf("%d systems, %v", len(systems), err)
+		t.Fatalf("the service has %d systems, %v, want one", len(systems), err)
 	}
 	if s := systems[0]; s.SerialNumber != "test-cp1" || len(s.UUID) != 36 || s.PowerState != schemas.OnPowerState {
-		t.Errorf("%+v", s)
+		t.Errorf("the state of the system is %+v", s)
 	}
 	if _, err := systems[0].Reset(schemas.ForceOffResetType); err != nil || status().Machines[0].Running {
-		t.Errorf("%v, still running", err)
+		t.Errorf("Reset with ForceOff returns %v, or the machine still runs", err)
 	}
 	if err := c.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -208,7 +211,7 @@ func TestClusterRedfish(t *testing.T) {
 	}
 	again, err := redfishClient(t, after).Service.Systems()
 	if err != nil || len(again) != 1 || again[0].UUID != systems[0].UUID {
-		t.Errorf("%d systems, %v", len(again), err)
+		t.Errorf("after the restart, the service has %d systems, %v, or another UUID", len(again), err)
 	}
 }
 
@@ -261,7 +264,8 @@ func TestProviderConformance(t *testing.T) {
 	}
 }
 
-// TestRedfishIdentity checks that an expired or damaged certificate is replaced.
+// TestRedfishIdentity checks that a valid certificate is used again, and that an expired or damaged
+// certificate is replaced.
 func TestRedfishIdentity(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	first, err := redfishIdentity(dir, now)
@@ -274,12 +278,12 @@ func TestRedfishIdentity(t *testing.T) {
 	}
 	expired, err := redfishIdentity(dir, now.Add(redfishTTL+time.Hour))
 	if err != nil || pki.Fingerprint(expired.Cert) == pki.Fingerprint(first.Cert) {
-		t.Errorf("an expired certificate stays: %v", err)
+		t.Errorf("an expired certificate was not replaced: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, redfishKey), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := redfishIdentity(dir, now); err != nil {
-		t.Errorf("a damaged key: %v", err)
+		t.Errorf("a damaged key was not replaced: %v", err)
 	}
 }

@@ -18,10 +18,10 @@ func TestQMPAnswerBeforeTheEnd(t *testing.T) {
 		answer := make(chan qmpMessage, 1)
 		answer <- qmpMessage{Return: json.RawMessage("{}")}
 		if result, err := q.await(ctx, "query-status", answer); err != nil || string(result) != "{}" {
-			t.Fatalf("%s, %v", result, err)
+			t.Fatalf("await returns %s, %v, want the answer", result, err)
 		}
 	}
 	if _, err := q.await(t.Context(), "query-status", nil); !errors.Is(err, errMonitorEnded) {
-		t.Error(err)
+		t.Errorf("await without an answer returns %v", err)
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestRouterKernel connects an interface of the kernel to a network with IPv6 only. In each mode of
-// the router, package machined/network configures the interface, and a forward reaches a port at
-// its address.
+// TestRouterKernel connects an interface of the kernel to a network with IPv6 only. It checks for
+// each mode of the router that package machined/network configures the interface, and that a
+// forward reaches a port at the address of the interface.
 func TestRouterKernel(t *testing.T) {
 	for _, mode := range []IPv6Mode{IPv6Advertised, IPv6Stateless, IPv6Stateful} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestRouterKernel(t *testing.T) {
 				return slices.Equal(s.Node, []netip.Addr{own}) && slices.Equal(s.Servers, []netip.Addr{n.Gateway()}) && slices.Equal(s.Search, []string{n.Domain()}) && len(s.Gateways()) == 1
 			})
 			if err != nil {
-				t.Fatalf("not configured: %+v", st)
+				t.Fatalf("the interface was not configured within 20 s: %+v", st)
 			}
 			if want := mode != IPv6Advertised; want != slices.Equal(st.TimeServers, []string{n.Gateway().String()}) {
 				t.Errorf("the time servers are %q", st.TimeServers)
@@ -141,6 +141,6 @@ func checkReached(t *testing.T, n *Network, own netip.Addr) {
 	}
 	b := make([]byte, 5)
 	if _, err := conn.Read(b); err != nil || string(b) != "hello" {
-		t.Errorf("over the forward came %q, %v", b, err)
+		t.Errorf("the client of the forward received %q, %v, want hello", b, err)
 	}
 }

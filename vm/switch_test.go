@@ -31,6 +31,8 @@ func hears(t *testing.T, from, to *Host, expected bool) bool {
 	return err == nil
 }
 
+// TestPartition checks that a partition separates only the hosts of its two sides, and that a call
+// without sides ends the partition.
 func TestPartition(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	a, b, c := guest(t, n, "a"), guest(t, n, "b"), guest(t, n, "c")
@@ -40,15 +42,16 @@ func TestPartition(t *testing.T) {
 		want     bool
 	}{{a, b, false}, {b, a, false}, {a, c, true}, {c, b, true}, {b, n.gateway, true}} {
 		if got := hears(t, x.from, x.to, x.want); got != x.want {
-			t.Errorf("%s → %s: %v, expected %v", x.from.Name(), x.to.Name(), got, x.want)
+			t.Errorf("%s reaches %s: %v, want %v", x.from.Name(), x.to.Name(), got, x.want)
 		}
 	}
 	n.Partition()
 	if !hears(t, a, b, true) {
-		t.Error("the network is not whole again")
+		t.Error("a does not reach b after the end of the partition")
 	}
 }
 
+// TestFaults checks the effect of each fault of a machine's cable on the frames to this machine.
 func TestFaults(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	a, b := guest(t, n, "a"), guest(t, n, "b")
@@ -59,7 +62,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	if !hears(t, a, b, true) {
-		t.Fatal("a healthy network does not work")
+		t.Fatal("a does not reach b without faults")
 	}
 	set(Faults{Down: true})
 	if hears(t, a, b, false) {
@@ -72,17 +75,19 @@ func TestFaults(t *testing.T) {
 	set(Faults{Latency: 60 * time.Millisecond})
 	begin := time.Now()
 	if !hears(t, a, b, true) {
-		t.Error("a slow cable carries nothing")
+		t.Error("a cable with a latency carries no frames")
 	}
 	if took := time.Since(begin); took < 60*time.Millisecond {
-		t.Errorf("60 ms of latency took %s", took)
+		t.Errorf("a frame arrived after %s on a cable with a latency of 60 ms", took)
 	}
 	if err := n.SetFaults("nobody", Faults{}); err == nil {
-		t.Error("faults of an unknown machine were set")
+		t.Error("SetFaults accepts an unknown machine")
 	}
 }
 
-// TestDelayBehindFrames checks that a frame keeps its delay behind frames without a delay.
+// TestDelayBehindFrames checks that a delayed frame keeps its delay if frames without a delay are
+// before it in the queue. The method more collects a batch of frames, and must stop at the delayed
+// frame.
 func TestDelayBehindFrames(t *testing.T) {
 	p := &port{queue: make(chan queued, 4)}
 	due := time.Now().Add(time.Minute)
@@ -91,12 +96,12 @@ func TestDelayBehindFrames(t *testing.T) {
 	}
 	batch, next := p.more(append(make([]frame, 0, 8), frame("a")))
 	if len(batch) != 2 || string(batch[1]) != "b" || next == nil || string(next.f) != "c" || !next.due.Equal(due) || len(p.queue) != 1 {
-		t.Errorf("%d frames, then %v, and %d remain", len(batch), next, len(p.queue))
+		t.Errorf("the batch has %d frames, the next frame is %v, and %d frames remain; want 2, the delayed frame c, and 1", len(batch), next, len(p.queue))
 	}
 }
 
 // TestStoppedMachine checks that a machine that reads no frames does not stop the other machines,
-// and that its cable has the same faults after a power cut.
+// and that its cable has the same faults after it is plugged in again, as after a power cut.
 func TestStoppedMachine(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	a, b := guest(t, n, "a"), guest(t, n, "b")
@@ -117,10 +122,10 @@ func TestStoppedMachine(t *testing.T) {
 	dropped := n.ports["stopped"].dropped
 	n.ports["stopped"].faultMu.Unlock()
 	if dropped == 0 {
-		t.Error("the machine is not stopped: it took every frame")
+		t.Error("the stopped machine received every frame, so its queue was never full")
 	}
 	if !hears(t, a, b, true) {
-		t.Error("a stopped machine stops the others")
+		t.Error("a does not reach b while another machine reads no frames")
 	}
 	if err := n.SetFaults("stopped", Faults{Loss: 0.5}); err != nil {
 		t.Fatal(err)
@@ -131,7 +136,7 @@ func TestStoppedMachine(t *testing.T) {
 	}
 	defer again.Close()
 	if f := n.ports["stopped"].faults; f.Loss != 0.5 {
-		t.Errorf("faults after a power cut: %+v", f)
+		t.Errorf("the faults after a power cut are %+v, want a loss of 0.5", f)
 	}
 }
 
@@ -156,31 +161,33 @@ func TestMulticast(t *testing.T) {
 	conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	got := make([]byte, len(f))
 	if _, err := conn.Read(got); err != nil || string(got) != string(f) {
-		t.Errorf("got % x, %v", got, err)
+		t.Errorf("b received % x, %v, want the frame to the group", got, err)
 	}
 }
 
+// TestReserve checks the addresses of a network: a name has one address, and addresses that are in
+// use, reserved or outside the network are rejected.
 func TestReserve(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{Subnet: netip.MustParsePrefix("10.5.0.0/28")})
 	if got := n.Gateway().String(); got != "10.5.0.1" {
-		t.Errorf("gateway %s", got)
+		t.Errorf("the address of the gateway is %s", got)
 	}
 	first, mac, err := n.reserve("a", netip.Addr{})
 	if err != nil || first.String() != "10.5.0.11" {
-		t.Errorf("%s, %v", first, err)
+		t.Errorf("the first address is %s, %v", first, err)
 	}
 	if again, same, err := n.reserve("a", netip.Addr{}); again != first || same != mac || err != nil {
-		t.Errorf("the same name got %s, %s, %v", again, same, err)
+		t.Errorf("a second call of reserve for a returns %s, %s, %v, want the same addresses", again, same, err)
 	}
 	for _, bad := range []string{"10.5.0.11", "10.5.0.1", "10.5.0.0", "10.5.0.15", "10.6.0.2"} {
 		if _, _, err := n.reserve("b", netip.MustParseAddr(bad)); err == nil {
-			t.Errorf("%s was given away", bad)
+			t.Errorf("reserve accepts the address %s", bad)
 		}
 	}
 	if _, err := NewNetwork(NetworkSpec{Subnet: netip.MustParsePrefix("10.0.0.0/8")}); err == nil {
-		t.Error("a /8 was accepted")
+		t.Error("NewNetwork accepts a subnet of /8")
 	}
 	if err := n.SetMachineDHCP("a", "loud"); err == nil {
-		t.Error("an unknown DHCP mode was accepted")
+		t.Error("SetMachineDHCP accepts an unknown mode")
 	}
 }

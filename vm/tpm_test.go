@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestTPM starts the TPM of a machine and sends it a command, as QEMU does. Then it starts the TPM
-// again with the stored state.
+// TestTPM starts the TPM of a machine and sends a command to the TPM, as QEMU does. Then it starts
+// the TPM again with the stored state.
 func TestTPM(t *testing.T) {
 	if _, err := exec.LookPath("swtpm"); err != nil {
 		t.Skip("swtpm is not installed, which is a package of Debian (imager/host-packages.txt)")
@@ -24,7 +24,7 @@ func TestTPM(t *testing.T) {
 			t.Fatal(err)
 		}
 		if number != 3 || len(files.theirs) != 1 {
-			t.Fatalf("QEMU's end is %d of %d files", number, len(files.theirs))
+			t.Fatalf("the file descriptor for QEMU is %d, and QEMU inherits %d files; want 3 and one file", number, len(files.theirs))
 		}
 		// On its control channel, swtpm answers CMD_GET_CAPABILITY with the result 0 and the
 		// capabilities.
@@ -38,7 +38,7 @@ func TestTPM(t *testing.T) {
 		}
 		answer := make([]byte, 8)
 		if _, err := io.ReadFull(control, answer); err != nil || answer[0]|answer[1]|answer[2]|answer[3] != 0 || answer[6]|answer[7] == 0 {
-			t.Errorf("answer %x, %v", answer, err)
+			t.Errorf("swtpm answers %x, %v, want the result 0 and a capability", answer, err)
 		}
 		control.Close()
 		files.closeTheirs()

@@ -21,7 +21,7 @@ func TestParseReleases(t *testing.T) {
 	}
 	all, err := parseReleases([]byte(entry("0.9.0", commit) + entry("0.10.0", commit)))
 	if err != nil || len(all) != 2 {
-		t.Fatalf("%v, %v", all, err)
+		t.Fatalf("parseReleases returns %v, %v", all, err)
 	}
 	for version, want := range map[string]string{"": "0.10.0", "0.9.0": "0.9.0"} {
 		if r, err := choose(all, version); err != nil || r.Version != want {
@@ -59,7 +59,8 @@ func TestReleasesFile(t *testing.T) {
 	}
 }
 
-// fakeMakefile writes the inputs of a build into the files that it builds.
+// fakeMakefile is the Makefile of the release. It writes the inputs of the build into the outputs,
+// so a test can check the inputs.
 const fakeMakefile = `image:
 	mkdir -p build/$(PROFILE) build/bin
 	cat build/release/signing.key > build/$(PROFILE)/orlop.bundle
@@ -120,8 +121,8 @@ func git(t *testing.T, dir string, args ...string) string {
 }
 
 // TestProvide checks that provide builds a release once, from its commit and with its tag, although
-// the working tree is at a later commit and has changes. A damaged result is built again. Other
-// keys make another result.
+// the working tree is at a later commit and has changes. If the result is damaged, provide builds
+// it again. With other keys, provide builds another result.
 func TestProvide(t *testing.T) {
 	t.Setenv("MAKEFLAGS", "--warn-undefined-variables")
 	t.Setenv("GOFLAGS", "-mod=vendor")
@@ -150,7 +151,7 @@ func TestProvide(t *testing.T) {
 	}
 	left, err := filepath.Glob(filepath.Join(b.cache, "*"))
 	if want := []string{dir, dir + ".lock"}; err != nil || !slices.Equal(left, want) {
-		t.Errorf("in the cache: %q, %v; want %q", left, err, want)
+		t.Errorf("the cache has %q, %v; want %q", left, err, want)
 	}
 
 	if again, err := b.provide(); err != nil || again != dir || builds() != 1 {
@@ -169,7 +170,7 @@ func TestProvide(t *testing.T) {
 		}
 		was := builds()
 		if _, err := b.provide(); err != nil || builds() != was+1 || verify(dir) != nil {
-			t.Errorf("%s: %v, %d builds, then %v", name, err, builds()-was, verify(dir))
+			t.Errorf("%s: error %v, %d builds, want 1; verify then returns %v", name, err, builds()-was, verify(dir))
 		}
 	}
 	if err := os.WriteFile(filepath.Join(b.repository, publicKeys[1]), []byte("other keys"), 0o600); err != nil {
@@ -202,8 +203,9 @@ func TestProvideRefuses(t *testing.T) {
 		if dir, err := b.provide(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s, error %v, want %q", dir, err, want)
 		}
-		// all files except the locks (*.lock)
-		if left, err := filepath.Glob(filepath.Join(b.cache, "*[^k]")); err != nil || len(left) > 0 {
+		left, err := filepath.Glob(filepath.Join(b.cache, "*"))
+		left = slices.DeleteFunc(left, func(file string) bool { return strings.HasSuffix(file, ".lock") })
+		if err != nil || len(left) > 0 {
 			t.Errorf("%s: the cache has results: %q, %v", want, left, err)
 		}
 	}

@@ -21,7 +21,8 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Seven words of comments with two vague pronouns and one word for a person; six words of
-	// documents with one of each; one of four lines is too wide.
+	// documents with one vague pronoun and one word for a person; one of four lines of comments is
+	// too wide.
 	want := figures{Comments: rates{Vague: 285.72, Persons: 142.86}, Documents: rates{Vague: 166.67, Persons: 166.67}, Wide: 25}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -101,7 +101,7 @@ func TestUKI(t *testing.T) {
 	for i, s := range f.Sections[2:] {
 		content, err := s.Data()
 		if err != nil || s.Name != sections[i].Name || !bytes.Equal(content[:s.VirtualSize], sections[i].Content) {
-			t.Errorf("section %s does not hold what was put in (%v)", s.Name, err)
+			t.Errorf("the content of section %s differs from the input (%v)", s.Name, err)
 		}
 		if s.VirtualAddress%4096 != 0 || s.VirtualAddress < end || s.Offset%512 != 0 {
 			t.Errorf("section %s: address %#x after %#x, offset %#x", s.Name, s.VirtualAddress, end, s.Offset)
@@ -110,13 +110,13 @@ func TestUKI(t *testing.T) {
 	}
 	opt, ok := f.OptionalHeader.(*pe.OptionalHeader64)
 	if first := f.Sections[1]; !ok || opt.AddressOfEntryPoint != first.VirtualAddress || first.Characteristics != 0x60000020 {
-		t.Errorf("the firmware calls %#x, want the guard at %#x, in a section that can be executed and not written (%#x)",
+		t.Errorf("the entry point is %#x, want the guard at %#x, in a section that is executable and not writable (flags %#x)",
 			opt.AddressOfEntryPoint, first.VirtualAddress, first.Characteristics)
 	} else if content, err := first.Data(); err != nil || !bytes.Equal(content[:first.VirtualSize], guard(first.VirtualAddress, 0x1010)) {
-		t.Errorf("the guard does not lead to the stub (%v)", err)
+		t.Errorf("the guard does not jump to the stub (%v)", err)
 	}
 	if !ok || opt.SizeOfImage < end || opt.SizeOfImage%4096 != 0 || opt.CheckSum != 0 {
-		t.Errorf("headers say size %#x, checksum %d; sections end at %#x", opt.SizeOfImage, opt.CheckSum, end)
+		t.Errorf("the headers have the size %#x and the checksum %d; the sections end at %#x", opt.SizeOfImage, opt.CheckSum, end)
 	}
 }
 

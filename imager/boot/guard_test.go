@@ -32,11 +32,11 @@ func TestGuard(t *testing.T) {
 		code   []byte
 		passes bool
 	}{
-		"the firmware answers":                               {"0", guard(at, entry), true},
-		"the firmware fails":                                 {"14", guard(at, entry), true},
-		"a guard that does nothing":                          {"0", append([]byte{0xe9, 251, 0, 0, 0}, make([]byte, 20)...), false},
-		"a guard that leads astray":                          {"0", guard(at, entry+21), false},
-		"a guard that returns and does not jump to the stub": {"0", []byte{0xc3}, false},
+		"HandleProtocol succeeds":                             {"0", guard(at, entry), true},
+		"HandleProtocol fails":                                {"14", guard(at, entry), true},
+		"a guard that does nothing":                           {"0", append([]byte{0xe9, 251, 0, 0, 0}, make([]byte, 20)...), false},
+		"a guard that jumps to a wrong address":               {"0", guard(at, entry+21), false},
+		"a guard that returns instead of jumping to the stub": {"0", []byte{0xc3}, false},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "guard.bin"), c.code, 0o600); err != nil {
 			t.Fatal(err)
@@ -58,6 +58,6 @@ func TestGuardBehindTheStub(t *testing.T) {
 	code := guard(0x20000, 0x4000)
 	distance := int32(uint32(code[guardJump]) | uint32(code[guardJump+1])<<8 | uint32(code[guardJump+2])<<16 | uint32(code[guardJump+3])<<24)
 	if to := 0x20000 + guardJump + 4 + int(distance); code[guardJump-1] != 0xe9 || to != 0x4000 {
-		t.Errorf("it leads to %#x", to)
+		t.Errorf("the guard jumps to %#x, want 0x4000", to)
 	}
 }

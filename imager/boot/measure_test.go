@@ -10,7 +10,8 @@ import (
 )
 
 // TestMeasurements checks the values that an attestation reads from a boot image: the digests of
-// its sections in the order of the stub, of the loader, and of the variables of Secure Boot.
+// its sections, in the order in which the stub measures them, of the loader, and of the variables
+// of Secure Boot.
 func TestMeasurements(t *testing.T) {
 	loader := sha256.Sum256([]byte("loader"))
 	release := "ID=orlop\n" + string(attest.Fields(loader, map[string][]byte{"PK": []byte("pk"), "db": []byte("db")}))
@@ -24,7 +25,7 @@ func TestMeasurements(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Version != "1.2.0" || r.Root != "root" || r.Loader != loader || r.Kernel != (attest.Digest{}) || r.Image == (attest.Digest{}) {
-		t.Errorf("%+v", r)
+		t.Errorf("ReadImage returns %+v", r)
 	}
 	if len(r.SecureBoot) != 2 || r.SecureBoot["PK"] != attest.VariableDigest("PK", []byte("pk")) || r.SecureBoot["db"] != attest.VariableDigest("db", []byte("db")) {
 		t.Errorf("variables %x", r.SecureBoot)
@@ -42,7 +43,7 @@ func TestMeasurements(t *testing.T) {
 		t.Fatal(err)
 	}
 	if changed, err := attest.ReadImage("1.2.0", "root", other); err != nil || changed.ImagePCR() == r.ImagePCR() || changed.Image == r.Image {
-		t.Errorf("another command line gives the same digests (%v)", err)
+		t.Errorf("an image with another command line has the same digests (%v)", err)
 	}
 	for _, bad := range []string{"ORLOP_LOADER_DIGEST=12\n", "ORLOP_SECURE_BOOT_PK=xyz\n"} {
 		sections[0].Content = []byte(bad)
@@ -54,7 +55,7 @@ func TestMeasurements(t *testing.T) {
 		}
 	}
 	if _, err := attest.ReadImage("1.2.0", "root", []byte("no image")); err == nil {
-		t.Error("a file that is no image is accepted")
+		t.Error("a file that is not an image is accepted")
 	}
 }
 

@@ -44,7 +44,7 @@ func TestMirrors(t *testing.T) {
 
 // TestConfiguration lets apt read two configurations. The first configuration is of a computer that
 // prefers another suite and runs a program after updates. The second configuration is from
-// aptConfig.
+// aptConfig, and must override the first, except for its proxy.
 func TestConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	host, ours := filepath.Join(dir, "host.conf"), filepath.Join(dir, "apt.conf")
@@ -71,14 +71,14 @@ func TestConfiguration(t *testing.T) {
 	}
 	for _, gone := range []string{`"bookworm"`, `"rm x"`, `"de"`} {
 		if strings.Contains(got, gone) {
-			t.Errorf("apt still uses %s of this computer", gone)
+			t.Errorf("apt still uses the setting %s of this computer", gone)
 		}
 	}
 }
 
-// TestDownload replaces apt-get by a script. The package lists of the script lack the package
-// before the first update. The keyring of Debian is from the packages of the build
-// (imager/host-packages.txt).
+// TestDownload replaces apt-get by a script. The script finds the package only after an update of
+// the package lists, so Fetch must update the lists and repeat the download. The keyring of Debian
+// is from the packages of the build (imager/host-packages.txt).
 func TestDownload(t *testing.T) {
 	dir := t.TempDir()
 	const program = `#!/bin/sh
@@ -104,7 +104,7 @@ esac
 	for range 2 { // the second call reads from the cache
 		files, err := NewArchive("trixie", filepath.Join(dir, "apt")).Fetch([]Package{p}, filepath.Join(dir, "deb"))
 		if err != nil || len(files) != 1 || filepath.Base(files[0]) != p.SHA256+".deb" {
-			t.Fatalf("%v, %v", files, err)
+			t.Fatalf("Fetch returns %v, %v", files, err)
 		}
 	}
 	got, err := os.ReadFile(record)
@@ -120,7 +120,8 @@ esac
 	}
 }
 
-// standIn replaces the programs with these names by scripts, through PATH.
+// standIn replaces programs by scripts, through PATH. The keys of scripts are the names of the
+// programs.
 func standIn(t *testing.T, scripts map[string]string) {
 	t.Helper()
 	bin := t.TempDir()

@@ -12,7 +12,7 @@ func TestFillOnce(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "cache")
 	dir, file := filepath.Join(cache, "key"), filepath.Join(cache, "key", "file")
 	if err := FillOnce(dir, func(string) error { return errors.New("no") }); err == nil || err.Error() != "no" {
-		t.Errorf("%v", err)
+		t.Errorf("a function that fails: got %v, want its error", err)
 	}
 	write := func(text string) func(string) error {
 		return func(dir string) error { return os.WriteFile(filepath.Join(dir, "file"), []byte(text), 0o600) }
@@ -25,9 +25,9 @@ func TestFillOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "first" {
-		t.Errorf("%s, %v", text, err)
+		t.Errorf("the file has %q, %v; want the text of the first build", text, err)
 	}
 	if left, err := os.ReadDir(cache); err != nil || len(left) != 1 {
-		t.Errorf("left in the cache: %v, %v", left, err)
+		t.Errorf("the cache has %v, %v; want one directory", left, err)
 	}
 }

@@ -31,7 +31,7 @@ func TestLockRoundTrip(t *testing.T) {
 		t.Errorf("read %v, %v; written %v", got, err, want)
 	}
 	if _, err := got.Find("bash"); err == nil || !strings.Contains(err.Error(), "imager lock") {
-		t.Errorf("Find of an unknown package: %v; want the command that helps", err)
+		t.Errorf("Find of an unknown package: %v; want an error with the command imager lock", err)
 	}
 	if got, url := want.Packages[0].PURL("trixie"), "pkg:deb/debian/libc6@2.41-12%2Bdeb13u5?arch=amd64&distro=trixie"; got != url {
 		t.Errorf("PURL %s, want %s", got, url)
@@ -46,10 +46,10 @@ func TestBehind(t *testing.T) {
 	want := []string{"a: pinned is a 1, Debian has a 1+deb12u1", "k: pinned is k-1 1, Debian has k-2 1", "new: is not pinned; Debian has new 2",
 		"file: Debian has another file as file 1 than the one that is pinned"}
 	if got := pinned.Behind(newest); !slices.Equal(got, want) {
-		t.Errorf("%q", got)
+		t.Errorf("Behind returns %q", got)
 	}
 	if got := pinned.Behind(pinned); len(got) > 0 {
-		t.Errorf("against itself: %q", got)
+		t.Errorf("a lock compared with itself: %q", got)
 	}
 	if got := pinned.Behind(Lock{Suite: "forky"}); !slices.Equal(got, []string{"suite: pinned is trixie, the imager takes forky"}) {
 		t.Errorf("another suite: %q", got)
@@ -81,7 +81,7 @@ func TestFetchChecksTheCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := NewArchive("trixie", dir).Fetch([]Package{p}, dir); err == nil || !strings.Contains(err.Error(), "the lock file says "+sum) {
-		t.Errorf("a file that is not what the lock says: error %v", err)
+		t.Errorf("a cached file with another digest than in the lock: error %v", err)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestWalkRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := Walk(path, func(string, *tar.Header, io.Reader) error { return nil }); err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: error %v, want one that names the file", name, err)
+			t.Errorf("%s: error %v, want an error with the name of the file", name, err)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestSelect(t *testing.T) {
 	}
 	for _, unknown := range []string{"dm-verify", "net/netfiler/"} {
 		if _, err := k.Select([]string{unknown}); err == nil || !strings.Contains(err.Error(), unknown) {
-			t.Errorf("Select(%s): error %v, want one that names it", unknown, err)
+			t.Errorf("Select(%s): error %v, want an error with the pattern", unknown, err)
 		}
 	}
 }
@@ -66,6 +66,6 @@ func TestNames(t *testing.T) {
 	k := unpacked(t, testDep, testBuiltin)
 	got := k.Names([]string{"virtio_pci", "dm-verity", "nf_tables"})
 	if want := []string{"dm_verity", "nf_tables"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("Names = %v, want %v: built-in modules are not loaded, order is kept", got, want)
+		t.Errorf("Names = %v, want %v: without built-in modules, in the given order", got, want)
 	}
 }

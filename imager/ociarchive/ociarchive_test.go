@@ -28,7 +28,7 @@ func written(t *testing.T, i Image) []byte {
 	return b.Bytes()
 }
 
-// TestWrite reads an archive like a program that imports it.
+// TestWrite writes an image, and reads the archive like a program that imports the image.
 func TestWrite(t *testing.T) {
 	image := Program("example.test/one:1", "one", []byte("program"))
 	image.Created = time.Unix(1_700_000_000, 0)
@@ -40,7 +40,7 @@ func TestWrite(t *testing.T) {
 	again.Created = image.Created.In(time.FixedZone("far", 9*3600))
 	a := written(t, image)
 	if !bytes.Equal(a, written(t, again)) {
-		t.Error("the same image written twice differs")
+		t.Error("two archives of the same image differ")
 	}
 
 	read := open(t, a)
@@ -69,7 +69,7 @@ func TestArtifact(t *testing.T) {
 	must(t, err)
 	read := open(t, written(t, a))
 	if read.configType != flux || read.digest != digest || strings.Join(read.files, "|") != "deploy.yaml 100644 0 a: 1" {
-		t.Errorf("read %+v; its digest is said to be %s", read, digest)
+		t.Errorf("the archive has %+v; Digest returns %s", read, digest)
 	}
 }
 
@@ -87,7 +87,7 @@ func open(t *testing.T, archive []byte) seen {
 	dir := t.TempDir()
 	each(t, bytes.NewReader(archive), func(h *tar.Header, content []byte) {
 		if sum, isBlob := strings.CutPrefix(h.Name, "blobs/sha256/"); isBlob && sum != fmt.Sprintf("%x", sha256.Sum256(content)) {
-			t.Errorf("%s: is not what its name says", h.Name)
+			t.Errorf("%s: the content does not have the digest in the name", h.Name)
 		}
 		file := filepath.Join(dir, h.Name)
 		must(t, os.MkdirAll(filepath.Dir(file), 0o755))
@@ -110,7 +110,7 @@ func open(t *testing.T, archive []byte) seen {
 	digest, err := layers[0].Digest()
 	must(t, err)
 	if len(layers) != 1 || digest != s.config.RootFS.DiffIDs[0] {
-		t.Errorf("%d layers, the first one %s; its configuration says %v", len(layers), digest, s.config.RootFS.DiffIDs)
+		t.Errorf("%d layers, the first with digest %s; the configuration has the layers %v", len(layers), digest, s.config.RootFS.DiffIDs)
 	}
 	r, err := layers[0].Compressed() // the blob without decompression
 	must(t, err)

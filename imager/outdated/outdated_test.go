@@ -52,7 +52,7 @@ func facts(t *testing.T, name string) map[string]Facts {
 	return by
 }
 
-// answers are the answers of all sources, from the files of testdata.
+// answers returns the answers of all sources, from the files of testdata.
 func answers(t *testing.T) Answers {
 	t.Helper()
 	archive, database := today.Add(-48*time.Hour), today.Add(-23*24*time.Hour)
@@ -142,11 +142,11 @@ func TestExit(t *testing.T) {
 		r    Report
 		want int
 	}{
-		"newer versions, tools, no fix": {Report{Items: harmless}, ExitCurrent},
-		"a module":                      {Report{Items: append(slices.Clone(harmless), fixed)}, ExitSecurity},
-		"a package":                     {Report{Items: []Item{{Kind: KindDebian, Newest: "3", Fixed: "2"}}}, ExitSecurity},
-		"no answer":                     {Report{Items: harmless, Failed: []string{"Debian: no"}}, ExitFailed},
-		"no answer, but a fix":          {Report{Items: []Item{fixed}, Failed: []string{"Debian: no"}}, ExitSecurity},
+		"no vulnerability of the image that has a fix":        {Report{Items: harmless}, ExitCurrent},
+		"a module with a fix":                                 {Report{Items: append(slices.Clone(harmless), fixed)}, ExitSecurity},
+		"a Debian package with a fix":                         {Report{Items: []Item{{Kind: KindDebian, Newest: "3", Fixed: "2"}}}, ExitSecurity},
+		"a source without an answer":                          {Report{Items: harmless, Failed: []string{"Debian: no"}}, ExitFailed},
+		"a source without an answer, and a module with a fix": {Report{Items: []Item{fixed}, Failed: []string{"Debian: no"}}, ExitSecurity},
 	} {
 		if got := c.r.Exit(); got != c.want {
 			t.Errorf("%s: exit status %d, want %d", name, got, c.want)
@@ -164,7 +164,7 @@ func TestStaleLists(t *testing.T) {
 	}
 }
 
-// TestUnanswered checks that a module proxy without answers gives a single line for all modules.
+// TestUnanswered checks that unanswered returns a single line for all modules with the same error.
 func TestUnanswered(t *testing.T) {
 	got := unanswered([]Item{{Name: "a", Pinned: "v1", unanswered: "no route"}, {Name: "b", Pinned: "v1"}, {Name: "c", Pinned: "v1", unanswered: "not listed"},
 		{Name: "d", Pinned: "v2", unanswered: "no route"}})
@@ -192,7 +192,7 @@ func TestPins(t *testing.T) {
 		t.Errorf("a module that a directory replaces is pinned: %+v", p)
 	}
 	if _, err := Pins("x/go.mod", []byte("module\n")); err == nil || !strings.Contains(err.Error(), "x/go.mod:1") {
-		t.Errorf("a damaged file: error %v, want its name and line", err)
+		t.Errorf("a damaged file: error %v, want the name of the file and the line", err)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestCompileIsSmallAndTheSame(t *testing.T) {
 		t.Error("two compilations in two directories differ")
 	}
 	if len(a) > 4096 {
-		t.Errorf("%d bytes: more than one page; has a C library come in?", len(a))
+		t.Errorf("pause has %d bytes, more than one page; it may be linked to a C library", len(a))
 	}
 }
 
@@ -66,14 +66,14 @@ func TestEndsOnSignal(t *testing.T) {
 const rtSigtimedwait = "128"
 
 // TestReaps checks that pause reaps its children. A shell starts the children and then executes
-// pause in its own process, so they become the children of pause. This needs no namespace.
+// pause in its own process, so they become the children of pause. The test needs no namespace.
 func TestReaps(t *testing.T) {
 	c := exec.Command("sh", "-c", "sleep 0.05 & sleep 0.1 & exec "+program(t))
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.Process.Kill() // has an effect only after a failure of the test
+		_ = c.Process.Kill() // pause runs until a signal ends it
 		_ = c.Wait()
 	})
 	waitFor(t, "pause to run", func() bool { return proc(c.Process.Pid, "comm") == "pause\n" })

@@ -35,7 +35,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// at is the time of the enrollment files.
+// The variable at is the time in the enrollment files.
 var at = time.Date(2026, 11, 29, 12, 30, 15, 999, time.FixedZone("", 3600))
 
 // fixed returns the signer with the key NAME.key and the certificate NAME.crt in testdata.
@@ -122,7 +122,7 @@ func TestSign(t *testing.T) {
 	db, other := fixed(t, "db"), fixed(t, "KEK")
 	out := sign(t, db, image(t))
 	if again := sign(t, db, image(t)); !bytes.Equal(out, again) {
-		t.Error("the same key and image give other bytes")
+		t.Error("two signatures of the same image with the same key differ")
 	}
 	golden(t, "../../pkg/secureboot/testdata/signed.efi", out)
 	golden(t, "../../pkg/secureboot/testdata/unsigned.efi", image(t))
@@ -132,10 +132,10 @@ func TestSign(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok, err := binary.Verify(db.Certificate); !ok || err != nil {
-		t.Errorf("the library does not verify it: %v", err)
+		t.Errorf("the library rejects the signature: %v", err)
 	}
 	if ok, _ := binary.Verify(other.Certificate); ok {
-		t.Error("the library verifies it with another certificate")
+		t.Error("the library accepts the signature with another certificate")
 	}
 	if before, after := image(t), bytes.Clone(out[:len(image(t))]); true {
 		const entry = 0x40 + 24 + 144 // offset of the table entry for signatures
@@ -184,7 +184,7 @@ func digests(kind secureboot.GUID, all ...[]byte) []byte {
 	return out
 }
 
-// TestAccept checks the decision of the machines for each content of the databases.
+// TestAccept checks which boot images machines accept, for several contents of db and dbx.
 func TestAccept(t *testing.T) {
 	db, other := fixed(t, "db"), fixed(t, "KEK")
 	leaf := issued(t, db)
@@ -200,31 +200,31 @@ func TestAccept(t *testing.T) {
 	byLeaf := sign(t, leaf, image(t))
 	for name, c := range map[string]struct {
 		image, db, dbx []byte
-		want           string // part of the error; empty if it is accepted
+		want           string // part of the error; empty if the image is accepted
 	}{
-		"the certificate":                {signed, byDB, nil, ""},
-		"one of two certificates":        {signed, append(bytes.Clone(byOther), byDB...), byOther, ""},
-		"another certificate":            {signed, byOther, nil, `signed by "CN=Test Site db" (` + secureboot.Fingerprint(db.Certificate.Raw) + "), which no certificate in db accepts; db has " + secureboot.Fingerprint(other.Certificate.Raw)},
-		"an empty db":                    {signed, nil, nil, "db has no certificate"},
-		"no signature":                   {unsigned, byDB, nil, "the boot image has no signature"},
-		"no signature, but its digest":   {unsigned, digests(secureboot.TypeSHA256, make([]byte, 32), digest), nil, ""},
-		"another digest":                 {unsigned, digests(secureboot.TypeSHA256, make([]byte, 32)), nil, "has no signature"},
-		"a revoked digest":               {signed, byDB, digests(secureboot.TypeSHA256, digest), "the digest of the boot image is in dbx"},
-		"a revoked certificate":          {signed, byDB, byDB, `certificate "CN=Test Site db" (sha256:`},
-		"a revoked digest of it":         {signed, byDB, digests(typeTBS, append(tbs[:], make([]byte, 16)...)), "of the boot image is in dbx"},
-		"a revocation of others":         {signed, byDB, digests(secureboot.TypeSHA256, make([]byte, 32)), ""},
-		"the issuer of an expired one":   {byLeaf, byDB, nil, ""},
-		"the leaf":                       {byLeaf, List(leaf.Certificate.Raw, owner), nil, ""},
-		"the issuer is revoked":          {byLeaf, List(leaf.Certificate.Raw, owner), byDB, `certificate "CN=Test Site db"`},
-		"the issuer is unknown":          {byLeaf, byOther, nil, "which no certificate in db accepts"},
-		"a change of the content":        {change(signed, "ttt", "tTt"), byDB, nil, "for another content of the image"},
-		"a change of the rest":           {change(signed, "the rest", "the Rest"), byDB, nil, "for another content"},
-		"a changed signature":            {flipLast(signed), byDB, nil, "does not match its certificate"},
-		"a damaged db":                   {signed, byDB[:40], nil, "variable db: signature list"},
-		"a damaged dbx":                  {signed, byDB, byDB[:40], "variable dbx: signature list"},
-		"no image":                       {[]byte("MZ"), byDB, nil, "is not a 64-bit PE image"},
-		"a truncated image":              {signed[:len(signed)-8], byDB, nil, "signatures have"},
-		"a signature of another program": {append(bytes.Clone(unsigned), signed[len(unsigned):]...), byDB, nil, "has no signature"},
+		"the certificate":         {signed, byDB, nil, ""},
+		"one of two certificates": {signed, append(bytes.Clone(byOther), byDB...), byOther, ""},
+		"another certificate":     {signed, byOther, nil, `signed by "CN=Test Site db" (` + secureboot.Fingerprint(db.Certificate.Raw) + "), which no certificate in db accepts; db has " + secureboot.Fingerprint(other.Certificate.Raw)},
+		"an empty db":             {signed, nil, nil, "db has no certificate"},
+		"no signature":            {unsigned, byDB, nil, "the boot image has no signature"},
+		"no signature, but the digest of the image is in db": {unsigned, digests(secureboot.TypeSHA256, make([]byte, 32), digest), nil, ""},
+		"another digest":                          {unsigned, digests(secureboot.TypeSHA256, make([]byte, 32)), nil, "has no signature"},
+		"a revoked digest":                        {signed, byDB, digests(secureboot.TypeSHA256, digest), "the digest of the boot image is in dbx"},
+		"a revoked certificate":                   {signed, byDB, byDB, `certificate "CN=Test Site db" (sha256:`},
+		"a revoked digest of the certificate":     {signed, byDB, digests(typeTBS, append(tbs[:], make([]byte, 16)...)), "of the boot image is in dbx"},
+		"a revocation of another image":           {signed, byDB, digests(secureboot.TypeSHA256, make([]byte, 32)), ""},
+		"the issuer of an expired certificate":    {byLeaf, byDB, nil, ""},
+		"the certificate itself is expired":       {byLeaf, List(leaf.Certificate.Raw, owner), nil, ""},
+		"the issuer is revoked":                   {byLeaf, List(leaf.Certificate.Raw, owner), byDB, `certificate "CN=Test Site db"`},
+		"the issuer is unknown":                   {byLeaf, byOther, nil, "which no certificate in db accepts"},
+		"a change of the content":                 {change(signed, "ttt", "tTt"), byDB, nil, "for another content of the image"},
+		"a change of the data after the sections": {change(signed, "the rest", "the Rest"), byDB, nil, "for another content"},
+		"a changed signature":                     {flipLast(signed), byDB, nil, "does not match its certificate"},
+		"a damaged db":                            {signed, byDB[:40], nil, "variable db: signature list"},
+		"a damaged dbx":                           {signed, byDB, byDB[:40], "variable dbx: signature list"},
+		"no image":                                {[]byte("MZ"), byDB, nil, "is not a 64-bit PE image"},
+		"a truncated image":                       {signed[:len(signed)-8], byDB, nil, "signatures have"},
+		"a signature without a table entry":       {append(bytes.Clone(unsigned), signed[len(unsigned):]...), byDB, nil, "has no signature"},
 	} {
 		err := accept(c.image, c.db, c.dbx)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -246,8 +246,8 @@ func flipLast(signed []byte) []byte {
 }
 
 // TestEnroll compares the structure of the enrollment files with a golden file, and reads the files
-// with the library. The test composes the text that firmware composes for the signature, and
-// verifies the signature of this text.
+// with the library. Like firmware, the test composes the signed text from the name, GUID,
+// attributes, time and content of the variable, and verifies the signature of this text.
 func TestEnroll(t *testing.T) {
 	signers := map[string]Signer{"PK": fixed(t, "PK"), "KEK": fixed(t, "KEK"), "db": fixed(t, "db")}
 	files, again := Files{}, Files{}
@@ -260,7 +260,7 @@ func TestEnroll(t *testing.T) {
 	for _, name := range names {
 		file := files[name+".auth"]
 		if !bytes.Equal(file, again[name+".auth"]) {
-			t.Errorf("%s: the same keys give other bytes", name)
+			t.Errorf("%s: two files with the same keys differ", name)
 		}
 		by := signers["PK"]
 		if name == "db" {
@@ -328,8 +328,8 @@ func TestContent(t *testing.T) {
 		file []byte
 		want string
 	}{
-		"whole": {file, ""}, "short": {file[:19], "not an enrollment file"}, "cut": {file[:200], "not an enrollment file"},
-		"a cut list": {file[:len(file)-1], "signature list"}, "no key": {empty, "enrolls no key"},
+		"a whole file": {file, ""}, "a truncated header": {file[:19], "not an enrollment file"}, "a truncated signature": {file[:200], "not an enrollment file"},
+		"a truncated list": {file[:len(file)-1], "signature list"}, "no key": {empty, "enrolls no key"},
 	} {
 		if _, err := Content(c.file); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -337,8 +337,8 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// TestNewKeys checks that the new keys can sign. db must accept images that are signed by the new
-// keys or by the keys of the other certificates.
+// TestNewKeys checks that the new keys can sign. The new db must accept images that are signed with
+// the new key of db, or with the key of the other certificate.
 func TestNewKeys(t *testing.T) {
 	other := fixed(t, "db")
 	files, err := NewKeys("A Site", []*x509.Certificate{other.Certificate}, at)
@@ -347,7 +347,7 @@ func TestNewKeys(t *testing.T) {
 	}
 	certificate, err := ParseCertificate(files["db.crt"])
 	if err != nil || certificate.Subject.String() != "CN=A Site db" {
-		t.Fatalf("%v", err)
+		t.Fatalf("the new certificate of db: %v", err)
 	}
 	own, err := FromKey(certificate, files["db.key"])
 	if err != nil {
@@ -364,8 +364,8 @@ func TestNewKeys(t *testing.T) {
 	}
 }
 
-// TestSigner checks that wrong keys and certificates are rejected, and that a command gives the
-// same bytes as its key.
+// TestSigner checks that wrong keys and certificates are rejected, and that a signing command gives
+// the same signature as the key that the command uses.
 func TestSigner(t *testing.T) {
 	db := fixed(t, "db")
 	if _, err := FromKey(db.Certificate, read(t, "KEK.key")); err == nil || !strings.Contains(err.Error(), `does not belong to the certificate "CN=Test Site db"`) {
@@ -390,7 +390,7 @@ func TestSigner(t *testing.T) {
 	}
 	want := sign(t, db, image(t))
 	if got := sign(t, command("db"), image(t)); !bytes.Equal(got, want) {
-		t.Error("a command gives other bytes than its key")
+		t.Error("a signing command gives another signature than its key")
 	}
 	if _, err := command("KEK").Sign(image(t)); err == nil || !strings.Contains(err.Error(), `does not match the certificate "CN=Test Site db"`) {
 		t.Errorf("a command with another key: %v", err)
@@ -403,8 +403,8 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// TestSignerWithAgent checks that a command signs even if it starts a process that holds its output
-// open.
+// TestSignerWithAgent checks that Sign succeeds although the signing command has started a process
+// (an agent) that holds the output of the command open.
 func TestSignerWithAgent(t *testing.T) {
 	db := fixed(t, "db")
 	file := filepath.Join(t.TempDir(), "agent")
@@ -412,7 +412,7 @@ func TestSignerWithAgent(t *testing.T) {
 	t.Setenv("SIGN_FOR_TEST_AGENT", file)
 	got, err := FromCommand(db.Certificate, []string{os.Args[0], "-test.run", "^$"}).Sign(image(t))
 	if err != nil || !bytes.Equal(got, sign(t, db, image(t))) {
-		t.Errorf("%v, or a command with an agent gives other bytes than its key", err)
+		t.Errorf("a signing command with an agent: %v, or another signature than with its key", err)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {

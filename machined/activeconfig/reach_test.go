@@ -28,19 +28,19 @@ func TestReachState(t *testing.T) {
 		minutes float64
 		in      reachInput
 		act     reachAction
-		rest    time.Duration
+		rest    time.Duration // delay until the next observation; 0: none is necessary
 	}
 	for name, life := range map[string][]at{
-		"none is there": {{0, reachInput{decided: true}, reachNone, 0}},
-		"an address at once": {
+		"no configuration": {{0, reachInput{decided: true}, reachNone, 0}},
+		"an address at the first observation": {
 			{0, with(never(a), address), reachRecord, 0},
 			{1, with(never(a), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
 		},
-		"a cable is pulled later, and a start without one": {
+		"no address, after an earlier address": {
 			{0, with(never(a), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
 			{60, with(never(a), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
 		},
-		"never one": {
+		"never an address": {
 			{0, never(a), reachNone, 10 * time.Minute},
 			{9.5, never(a), reachNone, 30 * time.Second},
 			{10, never(a), reachReturn, time.Minute},
@@ -48,11 +48,11 @@ func TestReachState(t *testing.T) {
 			{11, never(a), reachReturn, time.Minute}, // the first return failed
 			{12, with(never(b), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
 		},
-		"one just in time": {
+		"an address just before the deadline": {
 			{0, never(a), reachNone, 10 * time.Minute},
 			{9.9, with(never(a), address), reachRecord, 0},
 		},
-		"another configuration begins anew": {
+		"another configuration gets the full time": {
 			{0, never(a), reachNone, 10 * time.Minute},
 			{9, never(b), reachNone, 10 * time.Minute},
 			{18, never(b), reachNone, time.Minute},
@@ -64,7 +64,7 @@ func TestReachState(t *testing.T) {
 			{30, never(a), reachNone, 10 * time.Minute},
 			{40, never(a), reachReturn, time.Minute},
 		},
-		"nothing to return to": {
+		"no configuration to return to": {
 			{0, with(never(a), func(in *reachInput) { in.hasFallback = false }), reachNone, 0},
 			{60, with(never(a), func(in *reachInput) { in.hasFallback = false }), reachNone, 0},
 			{61, with(never(a), address), reachRecord, 0},
@@ -78,7 +78,7 @@ func TestReachState(t *testing.T) {
 				var act reachAction
 				var rest time.Duration
 				if r, act, rest = r.step(o.in); act != o.act || rest != o.rest {
-					t.Errorf("after %v min: act %d, rest %v; want %d, %v", o.minutes, act, rest, o.act, o.rest)
+					t.Errorf("after %v min: action %d, delay %v; want %d, %v", o.minutes, act, rest, o.act, o.rest)
 				}
 			}
 		})
@@ -117,13 +117,14 @@ func TestHasAddress(t *testing.T) {
 	}
 }
 
-// document is a configuration of a machine without a cluster, with one link.
+// document returns the configuration of a machine with one link and without a cluster.
 func document(link string) []byte {
 	return []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: n1}\nspec: {role: controlplane}\n---\n" +
 		"apiVersion: orlop.dev/v1alpha1\nkind: Network\nspec:\n  links:\n  - {name: " + link + ", addresses: [10.0.0.5/24]}\n")
 }
 
-// testManager has its configurations in a directory of the test, and a network without addresses.
+// testManager returns a manager on which the configuration current is stored and active. It stores
+// configurations in a directory of the test, and its network has no addresses.
 func testManager(t *testing.T, current []byte) *Manager {
 	t.Helper()
 	m := New(Deps{
@@ -180,9 +181,9 @@ func TestReturnToReached(t *testing.T) {
 	if in := m.reachInput(lost, state); in.hasAddress || in.hadAddress || !in.hasFallback {
 		t.Errorf("a new configuration, with the network state of the previous one: %+v", in)
 	}
-	// now is not active any more, so the call has no effect
+	// The first configuration is not active any more, so the call has no effect.
 	if err := m.returnToReached(now); err != nil || link() != "eth9" {
-		t.Errorf("%v, link %s", err, link())
+		t.Errorf("returnToReached of a configuration that is not active: %v, link %s; want eth9", err, link())
 	}
 	trying := lost
 	trying.TrialEnd = time.Now().Add(time.Hour)
@@ -190,7 +191,7 @@ func TestReturnToReached(t *testing.T) {
 		t.Error("decided is true during a trial")
 	}
 	if err := m.returnToReached(lost); err != nil || link() != "eth0" {
-		t.Errorf("%v, link %s", err, link())
+		t.Errorf("returnToReached of the active configuration: %v, link %s; want eth0", err, link())
 	}
 	if _, current, err := m.Store().LastReachable(); err != nil || !current {
 		t.Errorf("the active configuration is not recorded as reachable: %v, %v", current, err)
@@ -201,11 +202,11 @@ func TestReturnToReached(t *testing.T) {
 	}
 }
 
-// TestConfirm checks that only a call with the name of this trial confirms the configuration, over
-// a connection that began after the activation.
+// TestConfirm checks that a call confirms the configuration only with the name of the active trial,
+// and only over a connection that began after the activation.
 func TestConfirm(t *testing.T) {
 	m := testManager(t, document("eth0"))
-	var active *config.Config // since 10 s
+	var active *config.Config // the configuration that became active between 20 s and 0.1 s ago
 	m.deps.Proves = func(c *config.Config, age string) bool { return c == active && age != "20000" }
 	call := func(age, name string) codes.Code {
 		t.Helper()

@@ -81,7 +81,7 @@ func TestMediumAdmitsNoOperator(t *testing.T) {
 		owner  string
 		unread error // error of reading the operator CAs of the machine
 		medium []byte
-		says   string // part of the reason of the rejection; empty: adopted
+		says   string // part of the reason of the rejection; empty: the medium is adopted
 	}{
 		{"no operators", own, nil, onMedium(t, ""), ""},
 		{"the own operator", own, nil, onMedium(t, "", own), ""},

@@ -62,19 +62,19 @@ func TestBootOnTrial(t *testing.T) {
 	}
 	a, by, err := boot(true)
 	if err != nil || a.Config.Network.Spec.Links[0].Name != "eth1" || a.TrialName != "mine" || by != "the boot, from the staged configuration" {
-		t.Fatalf("%+v, %s, %v", a, by, err)
+		t.Fatalf("the boot with the staged configuration: %+v, %s, %v", a, by, err)
 	}
 	if left := time.Until(a.TrialEnd); left <= 2*time.Minute || left > 3*time.Minute {
-		t.Errorf("%v left of the trial", left)
+		t.Errorf("the trial ends in %v, want 3 minutes", left)
 	}
 	if fallback := m.Fallback(a); fallback == nil || fallback.Network.Spec.Links[0].Name != "eth0" {
-		t.Errorf("it reverts to %+v", fallback)
+		t.Errorf("the trial reverts to %+v", fallback)
 	}
 	if a, by, err := boot(true); err != nil || a.OnTrial() || a.Config.Network.Spec.Links[0].Name != "eth0" || by != "the boot, after an unconfirmed trial" {
 		t.Errorf("after a crash: %+v, %s, %v", a, by, err)
 	}
 	if got := confirm("mine"); got != codes.FailedPrecondition {
-		t.Errorf("after the revert: %v", got)
+		t.Errorf("a confirmation after the revert: %v", got)
 	}
 
 	stage(document("eth1"))
@@ -101,8 +101,9 @@ func TestBootOnTrial(t *testing.T) {
 	}
 }
 
-// TestOverdueTrial boots a machine on which the revert of a trial fails: the tried configuration
-// cannot be confirmed, and the revert is tried again until it succeeds, without a reboot.
+// TestOverdueTrial boots a machine on which the revert of a trial fails, because the record of the
+// trial cannot be read. No client can confirm the configuration then. When the record is readable,
+// the revert succeeds, without a reboot.
 func TestOverdueTrial(t *testing.T) {
 	for name, tried := range map[string][]byte{"readable": tuned("20", ""), "unusable": []byte("kind: [\n")} {
 		t.Run(name, func(t *testing.T) {
@@ -116,13 +117,13 @@ func TestOverdueTrial(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// an unreadable file
+			// a directory, so the record cannot be read
 			if err := errors.Join(os.Remove(record), os.Mkdir(record, 0o700)); err != nil {
 				t.Fatal(err)
 			}
 			a, _, _, err := m.LoadAtBoot(true)
 			if !a.OnTrial() || !a.Overdue || (err != nil) != (a.Config == nil) || (a.Config == nil) != (name == "unusable") {
-				t.Fatalf("%+v, %v", a, err)
+				t.Fatalf("after the boot, the active configuration is %+v, %v", a, err)
 			}
 			m.cell.Set(a)
 			if _, err := m.Confirm(t.Context(), api.Caller{}, ""); status.Code(err) != codes.FailedPrecondition {
@@ -144,16 +145,16 @@ func TestOverdueTrial(t *testing.T) {
 	}
 }
 
-// TestFailedRevert checks that a failed revert defers the end only of the trial that it should
-// revert. A client may have ended this trial in the meantime.
+// TestFailedRevert checks that a failed revert postpones the end of its trial, but changes nothing
+// if a client has meanwhile confirmed this trial or started another trial.
 func TestFailedRevert(t *testing.T) {
 	end := time.Now()
 	for name, c := range map[string]struct {
 		now  time.Time
 		same bool
-	}{"the trial": {end, false}, "confirmed": {time.Time{}, true}, "another trial": {end.Add(time.Hour), true}} {
+	}{"the same trial": {end, false}, "confirmed": {time.Time{}, true}, "another trial": {end.Add(time.Hour), true}} {
 		if got := deferred(Active{TrialEnd: c.now}, end).TrialEnd; got.Equal(c.now) != c.same || !c.same && time.Until(got) <= 0 {
-			t.Errorf("%s: the trial ends %v, before %v", name, got, c.now)
+			t.Errorf("%s: the trial ends at %v, before the revert it was %v", name, got, c.now)
 		}
 	}
 }
@@ -165,14 +166,14 @@ func TestRevertTrial(t *testing.T) {
 		before, tried []byte
 		left          [][]string // answers of UnrestoredSysctls; the last one repeats
 		err           error
-		want          string // the reason of the reboot; empty: none
+		want          string // the reason of the reboot; empty: no reboot
 	}{
-		"a parameter":             {tuned("10", ""), tuned("20", ""), [][]string{{"vm.swappiness"}, nil}, nil, ""},
-		"a parameter is added":    {document("eth0"), tuned("20", ""), [][]string{nil}, nil, ""},
-		"a parameter stays":       {tuned("10", ""), tuned("20", ""), [][]string{{"vm.swappiness is 20"}}, nil, "to revert kernel parameters of a configuration on trial: vm.swappiness is 20"},
-		"a parameter is not read": {tuned("10", ""), tuned("20", ""), [][]string{nil}, errors.New("cannot read"), "to revert kernel parameters of a configuration on trial: cannot read"},
-		"a module":                {tuned("10", ""), tuned("10", "sctp"), [][]string{{"none"}}, nil, "to revert the kernel parameters or modules of a configuration on trial"},
-		"neither":                 {document("eth0"), document("eth1"), [][]string{{"none"}}, nil, ""},
+		"a parameter is restored":     {tuned("10", ""), tuned("20", ""), [][]string{{"vm.swappiness"}, nil}, nil, ""},
+		"a parameter is added":        {document("eth0"), tuned("20", ""), [][]string{nil}, nil, ""},
+		"a parameter is not restored": {tuned("10", ""), tuned("20", ""), [][]string{{"vm.swappiness is 20"}}, nil, "to revert kernel parameters of a configuration on trial: vm.swappiness is 20"},
+		"a parameter cannot be read":  {tuned("10", ""), tuned("20", ""), [][]string{nil}, errors.New("cannot read"), "to revert kernel parameters of a configuration on trial: cannot read"},
+		"a module":                    {tuned("10", ""), tuned("10", "sctp"), [][]string{{"none"}}, nil, "to revert the kernel parameters or modules of a configuration on trial"},
+		"no parameter and no module":  {document("eth0"), document("eth1"), [][]string{{"none"}}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -219,7 +220,8 @@ func TestRevertTrial(t *testing.T) {
 }
 
 // TestRestoredLater checks that the wait for restored parameters ends when another configuration
-// becomes active, and when the machine shuts down.
+// becomes active, and when the machine shuts down. If the reboot fails, the console shows the
+// error.
 func TestRestoredLater(t *testing.T) {
 	m, names := testManager(t, tuned("10", "")), []string{"vm.swappiness"}
 	m.deps.Reboot = func(why string) error { t.Errorf("reboots %s", why); return nil }

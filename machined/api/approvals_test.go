@@ -20,7 +20,7 @@ import (
 
 var errNoApproval = status.Error(codes.FailedPrecondition, "no approval")
 
-// gate accepts the approval "good" for the content {"wipe": "WIPE_ALL"}.
+// gate accepts the approval "good" of alice and bob for the content {"wipe": "WIPE_ALL"}.
 func gate(_ config.ApprovalCalls, _ string, content map[string]string, file []byte) ([]string, error) {
 	if string(file) != "good" || !maps.Equal(content, map[string]string{"wipe": "WIPE_ALL"}) {
 		return nil, errNoApproval
@@ -28,8 +28,8 @@ func gate(_ config.ApprovalCalls, _ string, content map[string]string, file []by
 	return []string{"alice", "bob"}, nil
 }
 
-// TestApproval checks that a guarded call does not reach its handler without an approval, that a
-// field outside of the approval counts, and that the audit log names the approvers.
+// TestApproval checks that a guarded call does not reach its handler without an approval. A request
+// with a field that is not in the approval is rejected, too. The audit log must name the approvers.
 func TestApproval(t *testing.T) {
 	l := recording(t, audit.DefaultSize)
 	g := interceptorOf(l)
@@ -43,7 +43,7 @@ func TestApproval(t *testing.T) {
 		request proto.Message
 		code    codes.Code
 	}{
-		{"none", api.Machine_Reset_FullMethodName, &api.ResetRequest{Wipe: api.ResetRequest_WIPE_ALL}, codes.FailedPrecondition},
+		{"no approval", api.Machine_Reset_FullMethodName, &api.ResetRequest{Wipe: api.ResetRequest_WIPE_ALL}, codes.FailedPrecondition},
 		{"other content", api.Machine_Reset_FullMethodName, &api.ResetRequest{Wipe: api.ResetRequest_WIPE_ALL, Force: true, Approval: []byte("good")}, codes.FailedPrecondition},
 		{"an unknown field", api.Machine_Reset_FullMethodName, unknown, codes.InvalidArgument},
 		{"approved", api.Machine_Reset_FullMethodName, &api.ResetRequest{Wipe: api.ResetRequest_WIPE_ALL, Approval: []byte("good")}, codes.OK},
@@ -58,10 +58,10 @@ func TestApproval(t *testing.T) {
 	}
 	changes := audittest.Entries(t, l.changes, "")
 	if len(changes) != 3 || changes[0].Approvers != "alice, bob" || changes[1].Approvers != "" {
-		t.Errorf("%+v", changes)
+		t.Errorf("the record of changes has %+v", changes)
 	}
 	if rejected := audittest.Entries(t, l.refused, audit.Refused); len(rejected) != 3 {
-		t.Errorf("%+v", rejected)
+		t.Errorf("the record of rejected calls has %+v, want 3 entries", rejected)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestApprovalOfStream(t *testing.T) {
 			return nil
 		})
 		if !errors.Is(got, c.want) || errors.Is(got, errNoApproval) != (c.want == errNoApproval) {
-			t.Errorf("%q: %v", c.approval, got)
+			t.Errorf("with the approval %q: %v", c.approval, got)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/attest"
 )
 
-// fakeTPM returns evidence that repeats its question, or an error.
+// fakeTPM returns evidence that repeats the request, or an error.
 type fakeTPM struct{ err error }
 
 func (f fakeTPM) Keys(context.Context) (attest.Keys, error) {
@@ -36,12 +36,12 @@ func TestAttestation(t *testing.T) {
 	ctx := t.Context()
 	k, err := service(nil, nil).GetKeys(ctx, nil)
 	if err != nil || string(k.EndorsementKey)+string(k.EndorsementCertificate)+string(k.AttestationKey) != "ekcertificateak" {
-		t.Errorf("%v, %v", k, err)
+		t.Errorf("GetKeys returns %v, %v", k, err)
 	}
 	a, err := service(nil, nil).Attest(ctx, good)
 	if err != nil || !bytes.Equal(a.Quote, attest.Binding(nonce, attest.Claims{Version: a.Version, Root: a.Root, Configuration: a.Configuration, MachineKey: a.MachineKey})) ||
 		string(a.Signature)+string(a.Answer)+string(a.Pcrs)+string(a.EventLog) != "secretcredentialpcrslog" {
-		t.Errorf("%v, %v", a, err)
+		t.Errorf("Attest returns %v, %v", a, err)
 	}
 	for _, c := range []struct {
 		name         string

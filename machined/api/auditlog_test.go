@@ -109,18 +109,18 @@ func TestInterceptor(t *testing.T) {
 	}
 	changes := audittest.Entries(t, l.changes, "")
 	if got, want := brief(changes), "admin Machine/Reboot OK\nadmin Cluster/Kubeconfig OK"; got != want || changes[0].Subject != "CN=admin,O=orlop:admin" || changes[0].ID == "" {
-		t.Errorf("%s", got)
+		t.Errorf("the record of changes has %s", got)
 	}
 	if got, want := brief(audittest.Entries(t, l.refused, audit.Refused)), "admin Config/Apply FailedPrecondition not now\nreader Machine/Reset PermissionDenied"; got != want {
-		t.Errorf("%s", got)
+		t.Errorf("the record of rejected calls has %s", got)
 	}
 	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
-		t.Errorf("still going on: %v, %v", left, err)
+		t.Errorf("the journal has unfinished calls: %v, %v", left, err)
 	}
 }
 
 // TestStateHangs checks that a call ends in time while STATE does not answer: a call that changes
-// data is rejected, a reboot is not, and its end is recorded when STATE answers again.
+// data is rejected. A reboot is permitted, and its end is recorded when STATE answers again.
 func TestStateHangs(t *testing.T) {
 	l := recording(t, audit.DefaultSize)
 	g := interceptorOf(l)
@@ -154,7 +154,7 @@ func TestStateHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.flush(); err == nil { // it waits for the write that hangs
+	if err := l.flush(); err == nil { // flush waits for the write that hangs
 		t.Error("flush succeeded although the file of the record is a FIFO")
 	}
 	if err := errors.Join(reader.Close(), os.Rename(aside, file), l.flush()); err != nil {
@@ -165,12 +165,12 @@ func TestStateHangs(t *testing.T) {
 		t.Errorf("recorded\n%s\nwant\n%s", got, want)
 	}
 	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
-		t.Errorf("unfinished: %v, %v", left, err)
+		t.Errorf("the journal has unfinished calls: %v, %v", left, err)
 	}
 }
 
-// TestLateStart checks that the journal does not keep the start of a call that STATE has not stored
-// in time: the call was rejected, or has run and is recorded.
+// TestLateStart checks that the journal does not retain the start of a call if STATE stores the
+// start too late. The call was rejected, or it has run and is in the record of changes.
 func TestLateStart(t *testing.T) {
 	for _, c := range []struct {
 		method   string
@@ -194,7 +194,7 @@ func TestLateStart(t *testing.T) {
 			t.Errorf("%s: recorded %q, want %q", c.method, got, c.recorded)
 		}
 		if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
-			t.Errorf("%s: unfinished: %v, %v", c.method, left, err)
+			t.Errorf("%s: the journal has unfinished calls: %v, %v", c.method, left, err)
 		}
 	}
 }
@@ -233,10 +233,10 @@ func TestPlainStatus(t *testing.T) {
 	}
 }
 
-// TestRefusedPushOutNothing checks that rejected, canceled, redundant and read-only calls never
-// displace records of changes, in any number.
+// TestRefusedPushOutNothing checks that rejected, canceled, redundant and read-only calls displace
+// no record of a change, even if there are many of them.
 func TestRefusedPushOutNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the limits count time
+	synctest.Test(t, func(t *testing.T) { // the rate limits use the clock
 		l := recording(t, 8000) // some seventy lines
 		g := interceptorOf(l)
 		if err := g.do(callBy(t, "CN=boss", "admin"), api.Trust_Issue_FullMethodName, nil); err != nil {
@@ -258,13 +258,13 @@ func TestRefusedPushOutNothing(t *testing.T) {
 			t.Errorf("%d lines, the first one is %+v", len(changes), changes[0])
 		}
 		if n := len(audittest.Entries(t, l.refused, audit.Refused)); n < 60 || n > 70 {
-			t.Errorf("%d refusals are on record", n)
+			t.Errorf("%d rejected calls are recorded, want 60 to 70", n)
 		}
 	})
 }
 
-// TestEffectOf checks the effect of a call by its role, method, code, and by whether its caller
-// received a part of the answer (sent) and its handler changed no data (unchanged).
+// TestEffectOf checks the effect of a call by its role, method and code, by whether its caller
+// received a part of the answer (sent), and by whether its handler changed no data (unchanged).
 func TestEffectOf(t *testing.T) {
 	for _, c := range []struct {
 		role, method    string
@@ -294,7 +294,7 @@ func TestEffectOf(t *testing.T) {
 	}
 }
 
-// askingStream is a stream of one request.
+// askingStream is a stream on which each request and each answer succeeds.
 type askingStream struct{ fakeStream }
 
 func (askingStream) RecvMsg(any) error { return nil }
@@ -312,7 +312,7 @@ func TestStreamBegins(t *testing.T) {
 			return err
 		}
 		if got := brief(audittest.Entries(t, l.refused, audit.Refused)); got != "etcd-backup Etcd/Snapshot Begun" {
-			t.Errorf("while it goes on: %s", got)
+			t.Errorf("during the stream, the record of rejected calls has %s", got)
 		}
 		// Power cut: the next boot finds the present content of the disk.
 		cut = recording(t, audit.DefaultSize)
@@ -329,7 +329,7 @@ func TestStreamBegins(t *testing.T) {
 	}
 	after := audittest.Entries(t, cut.changes, "")
 	if len(after) != 1 || after[0].Status != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "snapshot one" || after[0].ID == "" {
-		t.Errorf("after the cut: %+v", after)
+		t.Errorf("after the power cut: %+v", after)
 	}
 	ended := audittest.Entries(t, l.changes, "")
 	if len(ended) != 1 || ended[0].Status != "OK" || ended[0].ID != after[0].ID {
@@ -337,14 +337,14 @@ func TestStreamBegins(t *testing.T) {
 	}
 	for _, j := range []audit.Journal{cut.inProgress, l.inProgress} {
 		if left, err := j.Unfinished(); err != nil || len(left) != 0 {
-			t.Errorf("still going on: %v, %v", left, err)
+			t.Errorf("the journal has unfinished calls: %v, %v", left, err)
 		}
 	}
 }
 
-// TestRecordCannotBeWritten checks that no call changes data without the audit log, except the
-// calls that are optional in the log, and that running calls are recorded once it is writable
-// again.
+// TestRecordCannotBeWritten checks that, while the audit log cannot be written, a call that changes
+// data is rejected, unless its record is optional. A call that ends in this time is recorded when
+// the log is writable again.
 func TestRecordCannotBeWritten(t *testing.T) {
 	l := recording(t, audit.DefaultSize)
 	g := interceptorOf(l)
@@ -365,7 +365,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		}
 	}
 	if called != 0 {
-		t.Errorf("%d of them were made", called)
+		t.Errorf("%d rejected calls reached the handler", called)
 	}
 	optional := optionalCalls()
 	for _, method := range optional {
@@ -374,7 +374,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		}
 	}
 	if called != len(optional) || called != 9 {
-		t.Errorf("%d of %d are made", called, len(optional))
+		t.Errorf("%d of %d optional calls reached the handler, want 9", called, len(optional))
 	}
 
 	// The record is not writable when a call ends.
@@ -386,17 +386,17 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := call(api.Config_Apply_FullMethodName); status.Code(err) != codes.Unavailable {
-		t.Errorf("after an end that is not on record: %v", err)
+		t.Errorf("a call after a call whose end is not recorded: %v", err)
 	}
 	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 1 {
-		t.Errorf("a power cut now: %v, %v", left, err)
+		t.Errorf("the journal has the unfinished calls %v, %v; want one", left, err)
 	}
 	l.changes = aside
 	if err := call(api.Config_Apply_FullMethodName); err != nil {
-		t.Errorf("it can be written again: %v", err)
+		t.Errorf("a call when the record is writable again: %v", err)
 	}
 	if got, want := brief(audittest.Entries(t, aside, "")), "admin Service/Restart OK\nadmin Config/Apply OK"; got != want {
-		t.Errorf("%s", got)
+		t.Errorf("the record of changes has %s", got)
 	}
 	l.changes = nil
 	if err := call(api.Config_Apply_FullMethodName); status.Code(err) != codes.Unavailable {
@@ -450,10 +450,10 @@ func TestRecordIsBounded(t *testing.T) {
 				lines++
 			}
 			if len(e.Reason) > maxReason+100 || strings.Contains(e.Reason, "\x1b") {
-				t.Fatalf("%d bytes of reason", len(e.Reason))
+				t.Fatalf("a reason has %d bytes, or a control character", len(e.Reason))
 			}
 		}
-		// A burst of 60, and one more each second.
+		// The limit permits a burst of 60 calls, and one more call each second.
 		if most := 61 + int(time.Since(began)/time.Second); lines < 60 || lines > most {
 			t.Errorf("%s: %d calls are recorded, expected 60 to %d", role, lines, most)
 		}
@@ -471,7 +471,7 @@ func TestReasonIsOneLine(t *testing.T) {
 	// The first code is of a call that failed, the second of a call that did not start.
 	for _, code := range []codes.Code{codes.Internal, codes.FailedPrecondition} {
 		if err := g.do(ctx, api.Machine_Reboot_FullMethodName, status.Error(code, joined)); status.Code(err) != code {
-			t.Errorf("%v", err)
+			t.Errorf("got %v, want the code of the handler", err)
 		}
 	}
 	l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied", Reason: joined})
@@ -493,12 +493,12 @@ func TestRefusedLimit(t *testing.T) {
 			if ok, before, _ := r.next("1f"); ok {
 				recorded++
 				if before != 0 {
-					t.Errorf("%d were left out before one of the first", before)
+					t.Errorf("%d calls were skipped before one of the first 60 calls", before)
 				}
 			}
 		}
 		if recorded != 60 {
-			t.Errorf("%d of 500 recorded", recorded)
+			t.Errorf("%d of 500 calls were recorded, want 60", recorded)
 		}
 		if ok, _, _ := r.next("2e"); !ok {
 			t.Error("another caller is not recorded")
@@ -518,7 +518,7 @@ func TestRefusedLimit(t *testing.T) {
 			t.Error("other callers have reset the limit")
 		}
 		if len(r.skipped) > limits.MaxKeys || r.others == 0 {
-			t.Errorf("it remembers %d callers, and %d calls of others", len(r.skipped), r.others)
+			t.Errorf("the limit counts %d callers, and %d calls of other callers", len(r.skipped), r.others)
 		}
 		time.Sleep(time.Second)
 		ok, before, others := r.next("1f")
@@ -589,7 +589,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestSuspendIsOnRecord checks that the record contains the object of a call.
+// TestSuspendIsOnRecord checks that the target of a Suspend or Resume call names the object.
 func TestSuspendIsOnRecord(t *testing.T) {
 	if got := target(api.Cluster_Suspend_FullMethodName, &api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, nil); got != "apiservice v1.x" {
 		t.Error(got)
@@ -626,6 +626,6 @@ func TestCaptureIsOnRecord(t *testing.T) {
 	}
 	began, ended := audittest.Entries(t, l.refused, audit.Refused), audittest.Entries(t, l.changes, "")
 	if len(began) != 1 || len(ended) != 1 || began[0].Status != audit.Started || began[0].Target != "link eth0" || ended[0].Target != "link eth0" {
-		t.Errorf("%+v, %+v", began, ended)
+		t.Errorf("at the start, the record has %+v; at the end, it has %+v", began, ended)
 	}
 }

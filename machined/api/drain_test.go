@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestDrainPolicy checks the limits of a choice of the caller, in each call, before the state
-// of the machine.
+// TestDrainPolicy checks that Reboot, Shutdown and Reset use the drain policy of the caller, and
+// reject a policy or timeout that is not valid.
 func TestDrainPolicy(t *testing.T) {
 	var given config.Drain
 	start := func(_ context.Context, s Shutdown) error { given = s.Drain; return nil }
@@ -39,7 +39,7 @@ func TestDrainPolicy(t *testing.T) {
 		for name, call := range calls {
 			given = config.Drain{}
 			if err := call(); status.Code(err) != test.code || test.code == codes.OK && given != (config.Drain{Policy: config.DrainPolicy(test.policy), Timeout: config.Duration(test.after)}) {
-				t.Errorf("%s: %+v: %v, given %+v", name, test, err, given)
+				t.Errorf("%s with %+v: %v, the shutdown has the drain policy %+v", name, test, err, given)
 			}
 		}
 	}
@@ -64,8 +64,9 @@ func (r *removals) RemoveMember(ctx context.Context, _ api.Caller, q *api.Remove
 	return &api.RemoveMemberResponse{}, nil
 }
 
-// TestRemoveAfterDrain checks that a removal drains a member on choice only, does not happen if the
-// drain fails, continues if the caller disconnects, and undoes the drain if it fails.
+// TestRemoveAfterDrain checks that RemoveMember drains a member only if the request has a drain
+// policy. If the drain fails, the member is not removed. If the removal fails, the drain is undone.
+// After a drain, the removal continues although the caller has disconnected.
 func TestRemoveAfterDrain(t *testing.T) {
 	for name, test := range map[string]struct {
 		request *api.RemoveMemberRequest
@@ -74,13 +75,13 @@ func TestRemoveAfterDrain(t *testing.T) {
 		code    codes.Code
 		want    []string
 	}{
-		"no choice":           {&api.RemoveMemberRequest{Name: "w1"}, false, false, codes.OK, []string{"remove w1, disconnected true"}},
-		"a drain":             {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "force"}}, false, false, codes.OK, []string{"drain w1 with force", "remove w1, disconnected false"}},
-		"pods stay":           {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "respect"}}, true, false, codes.FailedPrecondition, []string{"drain w1 with respect"}},
-		"the removal fails":   {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "force"}}, false, true, codes.Unavailable, []string{"drain w1 with force", "remove w1, disconnected false", "undo"}},
-		"an unknown policy":   {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "perhaps"}}, false, false, codes.InvalidArgument, nil},
-		"a control plane":     {&api.RemoveMemberRequest{Name: "m1", Drain: &api.DrainPolicy{Policy: "force"}}, false, false, codes.NotFound, nil},
-		"no choice, unjoined": {&api.RemoveMemberRequest{Name: "w9"}, false, false, codes.OK, []string{"remove w9, disconnected true"}},
+		"no drain policy":                   {&api.RemoveMemberRequest{Name: "w1"}, false, false, codes.OK, []string{"remove w1, disconnected true"}},
+		"a drain":                           {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "force"}}, false, false, codes.OK, []string{"drain w1 with force", "remove w1, disconnected false"}},
+		"the drain fails":                   {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "respect"}}, true, false, codes.FailedPrecondition, []string{"drain w1 with respect"}},
+		"the removal fails":                 {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "force"}}, false, true, codes.Unavailable, []string{"drain w1 with force", "remove w1, disconnected false", "undo"}},
+		"an unknown policy":                 {&api.RemoveMemberRequest{Name: "w1", Drain: &api.DrainPolicy{Policy: "perhaps"}}, false, false, codes.InvalidArgument, nil},
+		"a control-plane machine":           {&api.RemoveMemberRequest{Name: "m1", Drain: &api.DrainPolicy{Policy: "force"}}, false, false, codes.NotFound, nil},
+		"no drain policy, and not a member": {&api.RemoveMemberRequest{Name: "w9"}, false, false, codes.OK, []string{"remove w9, disconnected true"}},
 	} {
 		m := &removals{fails: test.fails}
 		s := clusterService{deps: ClusterDeps{Members: m, DrainMember: func(node string, policy config.Drain, _ string) (func(), error) {

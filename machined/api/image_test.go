@@ -36,7 +36,9 @@ func TestResolveCallers(t *testing.T) {
 	}
 }
 
-// TestImportError checks that only the archive makes the import of an image an invalid call.
+// TestImportError checks the code of an import that fails. A fault of the archive is
+// InvalidArgument. If containerd is unavailable or the disk is full, the code of containerd
+// remains. After the caller has disconnected, the code is Canceled.
 func TestImportError(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()

@@ -31,7 +31,7 @@ func TestKubernetesURL(t *testing.T) {
 	}
 }
 
-// TestKubeconfigTTL checks the accepted validities of a kubeconfig.
+// TestKubeconfigTTL checks which periods of validity a request for a kubeconfig may have.
 func TestKubeconfigTTL(t *testing.T) {
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "k8s.example", Port: 443}, config.PKI{}, config.EncryptionKey{})
 	for _, test := range []struct {

@@ -34,8 +34,8 @@ func TestVersionDates(t *testing.T) {
 	}
 }
 
-// TestReset checks which partitions each mode wipes, that no other mode resets, and that a reset
-// can be forced.
+// TestReset checks which partitions each mode wipes, that an unknown mode is rejected, and that a
+// reset can be forced.
 func TestReset(t *testing.T) {
 	var wiped []string
 	forced := false
@@ -107,11 +107,11 @@ func TestGet(t *testing.T) {
 		PolledTopic("memory", func(context.Context) (int, error) { return 1, nil }),
 	}}}
 	if got, err := s.Get(t.Context(), &api.GetRequest{}); err != nil || !slices.Equal(got.Topics, []string{"stage", "memory"}) {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("the list of the topics is %v, %v", got, err)
 	}
 	got, err := s.Get(t.Context(), &api.GetRequest{Topic: "stage"})
 	if err != nil || got.Revision != 1 || got.Value.GetStructValue().Fields["phase"].GetStringValue() != "running" {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("the topic stage is %v, %v", got, err)
 	}
 	_, err = s.Get(t.Context(), &api.GetRequest{Topic: "stages"})
 	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "topics: stage, memory") {
@@ -134,7 +134,7 @@ func TestWipeDisk(t *testing.T) {
 	s := machineService{deps: MachineDeps{WipeDisk: does("disk"), WipeVolume: does("volume")}}
 	for want, r := range map[string]*api.WipeDiskRequest{"disk a": {Disk: "a"}, "volume b": {Volume: "b"}} {
 		if answer, err := s.WipeDisk(t.Context(), r); err != nil || wiped != want || answer.Done != "done" {
-			t.Errorf("%q, %v; want %q", wiped, err, want)
+			t.Errorf("WipeDisk has wiped %q, %v; want %q", wiped, err, want)
 		}
 	}
 	wiped = ""

@@ -182,8 +182,8 @@ func TestObjectServesNothingElse(t *testing.T) {
 	}
 }
 
-// TestObjectWatch checks that a client gets the state at once and after each change, but not after
-// progress of a transfer.
+// TestObjectWatch checks that a client gets the state immediately and after each change, but not
+// after progress of a transfer.
 func TestObjectWatch(t *testing.T) {
 	o, ctx := newObject(t)
 	stream, err := api.NewMachineObjectClient(o.conn).Watch(ctx, &api.WatchObjectRequest{})

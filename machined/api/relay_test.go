@@ -24,7 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// listening runs serve with a listener on a port of its own, and returns its address.
+// listening runs the function serve with a listener on a free port, and returns the address of the
+// listener.
 func listening(t *testing.T, serve func(net.Listener)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,7 +37,7 @@ func listening(t *testing.T, serve func(net.Listener)) string {
 	return l.Addr().String()
 }
 
-// each serves every connection of a listener with serve.
+// each returns a server that calls the function serve for each connection of a listener.
 func each(serve func(net.Conn)) func(net.Listener) {
 	return func(l net.Listener) {
 		for {
@@ -49,7 +50,8 @@ func each(serve func(net.Conn)) func(net.Listener) {
 	}
 }
 
-// otherMachine is the API of another machine, with a certificate for an address.
+// otherMachine starts the API of another machine, and returns its address. The machine has a
+// certificate of ca for the address ip.
 func otherMachine(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) string {
 	t.Helper()
 	leaf, err := ca.Issue(pki.Spec{CN: "m2", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr(ip)}})
@@ -88,10 +90,10 @@ func TestDialVerified(t *testing.T) {
 		says          string
 	}{
 		{"a machine", otherMachine(t, ours, "127.0.0.1", tls.RequireAnyClientCert), codes.OK, ""},
-		{"by another CA", otherMachine(t, foreign, "127.0.0.1", tls.NoClientCert), codes.NotFound, stranger},
-		{"with another address", otherMachine(t, ours, "127.0.0.2", tls.NoClientCert), codes.NotFound, stranger},
+		{"a certificate of another CA", otherMachine(t, foreign, "127.0.0.1", tls.NoClientCert), codes.NotFound, stranger},
+		{"a certificate for another address", otherMachine(t, ours, "127.0.0.2", tls.NoClientCert), codes.NotFound, stranger},
 		{"a machine that does not trust this machine", otherMachine(t, ours, "127.0.0.1", tls.RequireAndVerifyClientCert), codes.NotFound, stranger},
-		// An alert before the server has sent a certificate.
+		// This server sends a TLS alert, and no certificate.
 		{"an old TLS server", listening(t, each(func(c net.Conn) { tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS12}).Handshake() })), codes.NotFound, stranger},
 		{"a closed port", "127.0.0.1:1", codes.Unavailable, silent},
 		{"another service", listening(t, each(func(c net.Conn) { io.WriteString(c, "SSH-2.0-x\r\n") })), codes.Unavailable, silent},
@@ -113,8 +115,8 @@ func TestDialVerified(t *testing.T) {
 	}
 }
 
-// relaying is a machine with a Relay that connects to this test. The channel to gets the other end
-// of each relayed connection.
+// relaying is a machine with a Relay that connects to this test. The function to gets the test's
+// end of each relayed connection.
 type relaying struct {
 	api.UnimplementedMachineServer
 	relays
@@ -132,8 +134,8 @@ func (r *relaying) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rela
 	})
 }
 
-// serveMachine serves m. It returns a function that calls Relay as a caller with a lineage, and
-// returns the stream or the error.
+// serveMachine serves m. It returns a function that calls Relay as the caller with the lineage who.
+// That function returns the stream, a function that ends the call, and the error.
 func serveMachine(t *testing.T, m api.MachineServer) func(who, target string) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], end func(), err error) {
 	t.Helper()
 	s := grpc.NewServer()
@@ -211,7 +213,7 @@ func TestRelayLimits(t *testing.T) {
 	}
 }
 
-// brokenStream is a stream after the end of its caller.
+// brokenStream is a stream after its caller has disconnected.
 type brokenStream struct {
 	grpc.BidiStreamingServer[api.RelayData, api.RelayData]
 	ctx context.Context
@@ -225,7 +227,7 @@ func (brokenStream) Send(*api.RelayData) error {
 	return status.Error(codes.Unavailable, "transport is closing")
 }
 
-// closedConn is a connection that cannot be closed again.
+// Close of closedConn fails, because the connection is closed already.
 type closedConn struct{ net.Conn }
 
 // Close implements net.Conn.
@@ -237,6 +239,6 @@ func TestRelayStatus(t *testing.T) {
 	r := newRelays()
 	err := r.serve(brokenStream{ctx: t.Context()}, func(context.Context) (net.Conn, error) { return closedConn{}, nil })
 	if s, ok := err.(interface{ GRPCStatus() *status.Status }); !ok || s.GRPCStatus().Message() != "transport is closing" {
-		t.Errorf("%v", err)
+		t.Errorf("the relay ends with %v, want the status of the stream", err)
 	}
 }

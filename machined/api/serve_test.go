@@ -19,7 +19,7 @@ func TestServeEnds(t *testing.T) {
 		pieces int
 		code   codes.Code
 		says   string
-		after  time.Duration
+		after  time.Duration // duration of the transfer
 	}{
 		"fast":   {time.Millisecond, 100, codes.OK, "", 100 * time.Millisecond},
 		"slow":   {10 * time.Second, 10000, codes.DeadlineExceeded, "the receiver has not read all data in 1h0m0s; call again for the rest", time.Hour},

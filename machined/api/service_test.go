@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestServiceOf checks that serviceOf returns the service of a component, and nothing for the name
-// of a service.
+// TestServiceOf checks that serviceOf returns the service of a component, and an empty name for the
+// name of a service.
 func TestServiceOf(t *testing.T) {
 	all := []supervise.Status{
 		{Name: "containerd"},

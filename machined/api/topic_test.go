@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestTopicHangs checks that a topic that cannot be read gives an error that a client gets in time,
-// and that the end of a caller is not an error of the machine.
+// TestTopicHangs checks that, if the read of a topic hangs, a client gets an error in time. A
+// caller whose own deadline expires first gets DeadlineExceeded, not an error of the machine.
 func TestTopicHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan struct{})
@@ -27,7 +27,7 @@ func TestTopicHangs(t *testing.T) {
 		leaving, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()
 		if _, err := get(leaving); status.Code(err) != codes.DeadlineExceeded {
-			t.Errorf("a caller with less time: %v", err)
+			t.Errorf("a caller with a deadline of 1 s: %v", err)
 		}
 		for _, want := range []string{"no result within 15s", "an earlier read has not returned"} {
 			_, err := get(t.Context())
@@ -42,7 +42,7 @@ func TestTopicHangs(t *testing.T) {
 		close(answers)
 		synctest.Wait()
 		if got, err := get(t.Context()); got != "all" || err != nil {
-			t.Errorf("after an answer: %q, %v", got, err)
+			t.Errorf("after the read has returned: %q, %v", got, err)
 		}
 	})
 }

@@ -49,7 +49,7 @@ func newSite(t *testing.T, calls ...config.ApprovalCalls) *site {
 	return s
 }
 
-// gate returns a gate of the machine, as after a boot.
+// gate returns a new gate of the machine, as after a boot.
 func (s *site) gate() *Gate {
 	return New(Deps{
 		Config: func() *config.Config { return s.config }, Key: func() string { return machine }, Floor: func() time.Time { return s.floor },
@@ -85,8 +85,9 @@ func wantRejected(t *testing.T, err error, reason string) {
 	}
 }
 
-// TestOnce checks that a call needs an approval, and that an approval is valid once, also after a
-// reboot, and also if the clock is then set back as far as the floor.
+// TestOnce checks that a call needs an approval, and that an approval is valid once. Each check
+// uses a new gate, as after a reboot. The record of a used approval stays in the file until the
+// floor is after its expiry, because the clock could be set back to the floor.
 func TestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)
@@ -106,7 +107,8 @@ func TestOnce(t *testing.T) {
 		_, err = s.gate().Check(config.CallsWipe, reset, content, file)
 		wantRejected(t, err, "it was already used on this machine")
 
-		// Another approval removes expired records from the list, but only by the floor.
+		// When another approval is used, the gate removes records that have expired before the
+		// floor. The first record has expired only by the clock, so it stays.
 		time.Sleep(2 * time.Hour)
 		if _, err := s.gate().Check(config.CallsWipe, reset, content, s.approve(t, reset, content)); err != nil {
 			t.Fatal(err)
@@ -114,12 +116,13 @@ func TestOnce(t *testing.T) {
 		_, err = s.gate().Check(config.CallsWipe, reset, content, file)
 		wantRejected(t, err, "it expired at")
 		if text, err := os.ReadFile(s.file); err != nil || strings.Count(string(text), `"nonce"`) != 2 {
-			t.Errorf("%s, %v", text, err)
+			t.Errorf("the file has %s, %v; want two records", text, err)
 		}
 	})
 }
 
-// TestFloor checks that an approval is expired after the floor, whatever the clock shows.
+// TestFloor checks that an approval has expired if the floor is after its expiry, although the
+// clock shows an earlier time.
 func TestFloor(t *testing.T) {
 	s := newSite(t)
 	content := map[string]string{}

@@ -26,7 +26,7 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		steps    []Step[int]
-		checking time.Duration // of a disk, from the start
+		checking time.Duration // duration of the check of a disk, from the start
 		stopped  string        // step after which a shutdown begins
 		want     []string
 	}{
@@ -62,12 +62,13 @@ func TestRun(t *testing.T) {
 			if !slices.Equal(got, c.want) {
 				t.Errorf("%s:\n%s\nwant\n%s", c.name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
-			<-time.After(2 * time.Hour) // the steps that hang end
+			<-time.After(2 * time.Hour) // until the steps that hang end
 		})
 	}
 }
 
-// TestCheckDeadline checks that a check of a disk without an end ends the boot after a day.
+// TestCheckDeadline checks that, if the check of a disk does not end, the machine resets after a
+// day (checkDeadline).
 func TestCheckDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, why := time.Now(), ""
@@ -84,7 +85,8 @@ func TestCheckDeadline(t *testing.T) {
 	})
 }
 
-// TestChecking checks that only a check of a disk extends the boot deadline.
+// TestChecking checks that Checking reports whether a process e2fsck runs. It must ignore
+// /proc/self.
 func TestChecking(t *testing.T) {
 	proc := t.TempDir()
 	run := func(pid, name string) {
@@ -99,10 +101,10 @@ func TestChecking(t *testing.T) {
 	run("1", "machined")
 	run("self", "e2fsck")
 	if Checking(proc) {
-		t.Error("nothing is checked")
+		t.Error("Checking returns true, although no process is e2fsck")
 	}
 	run("77", "e2fsck")
 	if !Checking(proc) {
-		t.Error("a disk is being checked")
+		t.Error("Checking returns false, although e2fsck runs")
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestAccessPoints checks that the report has no secret of a URL.
+// TestAccessPoints checks that AccessPoints returns only the host of a webhook's URL, and no
+// password or query of the URL.
 func TestAccessPoints(t *testing.T) {
 	c := config.New("m1", config.RoleControlPlane)
 	for _, none := range []*config.Config{nil, c} {

@@ -126,7 +126,7 @@ func TestEtcdDoesNotAnswer(t *testing.T) {
 	}
 	got, err := c.ClusterHealth(t.Context(), &api.ClusterHealthRequest{})
 	if err != nil || got.Healthy || len(got.Problems) != 1 || got.Problems[0].Reason != "its etcd does not answer: it starts" {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("the answer is %v, %v; want the error of etcd as its only problem", got, err)
 	}
 }
 
@@ -140,18 +140,18 @@ func TestSharedAnswer(t *testing.T) {
 		}
 	}
 	if n := calls.Load(); n != 1 {
-		t.Errorf("%d calls", n)
+		t.Errorf("%d calls of the machine, want 1", n)
 	}
 	c.ended, c.began = c.ended.Add(-shareTime), c.began.Add(-shareTime)
 	if _, err := c.ClusterHealth(t.Context(), &api.ClusterHealthRequest{}); err != nil || calls.Load() != 2 {
-		t.Errorf("%d calls, %v", calls.Load(), err)
+		t.Errorf("after the shared answer has expired: %d calls of the machine, want 2; %v", calls.Load(), err)
 	}
 	// The answer for a caller that has left is not shared: it can lack machines.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.ended = time.Time{}
 	if _, err := c.ClusterHealth(gone, &api.ClusterHealthRequest{}); status.Code(err) != codes.Canceled || !c.ended.IsZero() {
-		t.Errorf("%v, %v", err, c.ended)
+		t.Errorf("a caller that has left: %v, and the answer is shared since %v", err, c.ended)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestPacedCollections(t *testing.T) {
 		defer cancel()
 		before := time.Now()
 		if _, err := c.ClusterHealth(ctx, &api.ClusterHealthRequest{}); status.Code(err) != codes.DeadlineExceeded || time.Since(before) != shareTime/2 || calls.Load() != 8 {
-			t.Errorf("%v after %v, %d calls", err, time.Since(before), calls.Load())
+			t.Errorf("the caller gets %v after %v, and there were %d calls", err, time.Since(before), calls.Load())
 		}
 	})
 }
@@ -231,11 +231,11 @@ func TestReport(t *testing.T) {
 	}
 	plain, err := c.ReportMachine(t.Context(), machine, &api.ReportMachineRequest{})
 	if err != nil || len(plain.Fields) > 0 || len(plain.Health.Checks) != 2 || len(plain.Upgrade.Log) > 0 || plain.Upgrade.Total != 0 || plain.TrialDeadline == nil {
-		t.Errorf("%v, %v", plain, err)
+		t.Errorf("a report without digests: %v, %v", plain, err)
 	}
 	with, err := c.ReportMachine(t.Context(), machine, &api.ReportMachineRequest{DigestKey: make([]byte, digestKeySize)})
 	if err != nil || len(with.Fields) < 20 {
-		t.Errorf("%d fields, %v", len(with.Fields), err)
+		t.Errorf("a report with digests has %d fields, %v", len(with.Fields), err)
 	}
 	if n := proto.Size(with); n > maxReport/8 {
 		t.Errorf("a report has %d bytes", n)

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestPublish checks that a machine calls the others only while its controllers lead, and that the
-// controllers get the whole answer.
+// TestPublish checks that a machine collects the health of the cluster only while its controllers
+// lead, and that the controllers get the whole answer.
 func TestPublish(t *testing.T) {
 	answer := &api.ClusterHealthResponse{Cluster: "c", Machines: []*api.ClusterMachine{{Name: "m1", Failed: []string{"kube-scheduler"}}}}
 	access := nodespec.AccessPoints{Issuers: []string{"https://login.example.com"}}
@@ -32,7 +32,7 @@ func TestPublish(t *testing.T) {
 		{"controllers fail", true, &api.HealthCheck{Name: "machines"}, nil, 0},
 		{"controllers do not run", true, &api.HealthCheck{Name: "kubelet", Ok: true}, nil, 0},
 		{"disabled", false, &api.HealthCheck{Name: "machines", Ok: true}, nil, 0},
-		{"its own health is unknown", true, nil, context.DeadlineExceeded, 0},
+		{"the health of the machine is unknown", true, nil, context.DeadlineExceeded, 0},
 	} {
 		collected, written := 0, [][]byte(nil)
 		p := NewPublisher(PublisherDeps{
@@ -64,13 +64,13 @@ func TestPublish(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !proto.Equal(got, answer) || !reflect.DeepEqual(report.Access, access) {
-			t.Errorf("%s: %v, %+v", c.name, got, report.Access)
+			t.Errorf("%s: the controllers get %v, %+v", c.name, got, report.Access)
 		}
 	}
 }
 
-// TestPublishFailure checks that failures in a row are a single event, and that a machine without
-// the directory of the controllers has none.
+// TestPublishFailure checks that consecutive failures cause a single event, and that a missing
+// directory of the controllers causes no event.
 func TestPublishFailure(t *testing.T) {
 	var failure error
 	events := 0

@@ -35,7 +35,8 @@ func reported(m Machine, change ...func(*api.ReportMachineResponse)) answer {
 	return answer{Machine: m, report: r}
 }
 
-// fields are the digests of a copy of the Cluster document with another value in a field.
+// fields returns the digests of a copy of the Cluster document. If path is not empty, the field
+// path has another value.
 func fields(path, value string) map[string][]byte {
 	all := map[string][]byte{}
 	for _, p := range []string{"Cluster.metadata.name", "Cluster.spec.endpoint", "Cluster.spec.secretsEncryptionKey", "Cluster.spec.kubernetes.audit.maxFiles"} {

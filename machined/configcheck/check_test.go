@@ -11,8 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestChecks checks which configurations are given to the orchestrator, and that only its problems
-// reject a configuration with their text.
+// TestChecks checks for which configurations a Checker runs commands of the orchestrator. If a
+// command exits with status 1, its output is the reason for the rejection. Any other failure of a
+// command is returned unchanged.
 func TestChecks(t *testing.T) {
 	c := config.New("m1", config.RoleControlPlane)
 	c.Cluster = &config.Cluster{}

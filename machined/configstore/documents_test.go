@@ -43,8 +43,8 @@ func contentOf(t *testing.T, s Store) content {
 	return c
 }
 
-// revertJSON returns a return.json that restores the documents to after a trial of the documents
-// tried.
+// revertJSON returns the content of return.json during a trial: the documents to which a revert
+// returns (the parameter to), and the digests of the documents on trial (tried).
 func revertJSON(to string, tried ...string) string {
 	c := revertRecord{Documents: to}
 	for _, t := range tried {
@@ -57,6 +57,7 @@ func revertJSON(to string, tried ...string) string {
 	return string(text)
 }
 
+// TestStore checks the files of the store after each operation.
 func TestStore(t *testing.T) {
 	begin := func(s Store) error { _, err := s.Boot(true); return err }
 	leave := func(s Store) error { _, err := s.Boot(false); return err }
@@ -71,40 +72,40 @@ func TestStore(t *testing.T) {
 		do     func(Store) error
 		after  content
 	}{
-		"put the first":         {content{}, put, content{"current.yaml": "new"}},
-		"put":                   {content{"current.yaml": "old"}, put, content{"current.yaml": "new"}},
-		"put ends a trial":      {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, put, content{"current.yaml": "new"}},
-		"put leaves staged":     {content{"staged.yaml": "later"}, put, content{"current.yaml": "new", "staged.yaml": "later"}},
-		"try":                   {content{"current.yaml": "old"}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new")}},
-		"try another":           {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new", "tried")}},
-		"try over the image's":  {content{}, try, content{"current.yaml": "new", "return.json": revertJSON("", "new")}},
-		"try, an old trial":     {content{"current.yaml": "old", "return.json": revertJSON("older", "x")}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new")}},
-		"confirm":               {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, Store.ConfirmTrial, content{"current.yaml": "tried"}},
-		"confirm nothing":       {content{"current.yaml": "old"}, Store.ConfirmTrial, content{"current.yaml": "old"}},
-		"return":                {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, giveUp, content{"current.yaml": "old"}},
-		"return to the image":   {content{"current.yaml": "tried", "return.json": revertJSON("", "tried")}, giveUp, content{}},
-		"return from nothing":   {content{"current.yaml": "old"}, giveUp, content{"current.yaml": "old"}},
-		"begin":                 {content{"current.yaml": "old"}, begin, content{"current.yaml": "old"}},
-		"begin after a trial":   {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, begin, content{"current.yaml": "old"}},
-		"begin, staged":         {content{"current.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
-		"begin, both":           {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
-		"begin, leaving":        {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later"}, leave, content{"current.yaml": "old", "staged.yaml": "later"}},
-		"begin, another's":      {content{"current.yaml": "other", "return.json": revertJSON("old", "tried")}, begin, content{"current.yaml": "other"}},
-		"begin, damaged return": {content{"current.yaml": "old", "return.json": "{"}, begin, content{"current.yaml": "old"}},
-		"stage":                 {content{"current.yaml": "old"}, stage, content{"current.yaml": "old", "staged.yaml": "later"}},
-		"stage, over a trial":   {content{"staged.yaml": "later", "try.json": tryJSON("later")}, stage, content{"staged.yaml": "later"}},
-		"stage a trial":         {content{"current.yaml": "old"}, stageTrial, content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}},
-		"stage another trial":   {content{"staged.yaml": "x", "try.json": tryJSON("x")}, stageTrial, content{"staged.yaml": "later", "try.json": tryJSON("later", "x")}},
-		"stage a trial, over":   {content{"staged.yaml": "x"}, stageTrial, content{"staged.yaml": "later", "try.json": tryJSON("later")}},
-		"begin, staged trial":   {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("old", "later")}},
-		"begin, image, trial":   {content{"staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("", "later")}},
-		"begin, trial in trial": {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("old", "later")}},
-		"begin, others' trial":  {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("x")}, begin, content{"current.yaml": "later", "try.json": tryJSON("x")}},
-		"begin twice, a trial":  {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, twice, content{"current.yaml": "old"}},
-		"begin twice, no trial": {content{"current.yaml": "old", "staged.yaml": "later"}, twice, content{"current.yaml": "later"}},
-		"leave a staged trial":  {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, leave, content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}},
-		"drop a staged trial":   {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, Store.DropStaged, content{"current.yaml": "old"}},
-		"drop staged":           {content{"current.yaml": "old", "staged.yaml": "later"}, Store.DropStaged, content{"current.yaml": "old"}},
+		"put the first configuration":        {content{}, put, content{"current.yaml": "new"}},
+		"put":                                {content{"current.yaml": "old"}, put, content{"current.yaml": "new"}},
+		"put ends a trial":                   {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, put, content{"current.yaml": "new"}},
+		"put retains a staged configuration": {content{"staged.yaml": "later"}, put, content{"current.yaml": "new", "staged.yaml": "later"}},
+		"start a trial":                      {content{"current.yaml": "old"}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new")}},
+		"start a second trial":               {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new", "tried")}},
+		"start a trial, and no configuration is stored":       {content{}, try, content{"current.yaml": "new", "return.json": revertJSON("", "new")}},
+		"start a trial, and return.json is of an older trial": {content{"current.yaml": "old", "return.json": revertJSON("older", "x")}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new")}},
+		"confirm a trial":                   {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, Store.ConfirmTrial, content{"current.yaml": "tried"}},
+		"confirm without a trial":           {content{"current.yaml": "old"}, Store.ConfirmTrial, content{"current.yaml": "old"}},
+		"revert a trial":                    {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, giveUp, content{"current.yaml": "old"}},
+		"revert to no stored configuration": {content{"current.yaml": "tried", "return.json": revertJSON("", "tried")}, giveUp, content{}},
+		"revert without a trial":            {content{"current.yaml": "old"}, giveUp, content{"current.yaml": "old"}},
+		"boot":                              {content{"current.yaml": "old"}, begin, content{"current.yaml": "old"}},
+		"boot during a trial":               {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, begin, content{"current.yaml": "old"}},
+		"boot with a staged configuration":  {content{"current.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
+		"boot during a trial, with a staged configuration":                    {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
+		"boot during a trial, without activation of the staged configuration": {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later"}, leave, content{"current.yaml": "old", "staged.yaml": "later"}},
+		"boot, and return.json is of another trial":                           {content{"current.yaml": "other", "return.json": revertJSON("old", "tried")}, begin, content{"current.yaml": "other"}},
+		"boot with a damaged return.json":                                     {content{"current.yaml": "old", "return.json": "{"}, begin, content{"current.yaml": "old"}},
+		"stage":                                                               {content{"current.yaml": "old"}, stage, content{"current.yaml": "old", "staged.yaml": "later"}},
+		"stage replaces a staged trial":                                       {content{"staged.yaml": "later", "try.json": tryJSON("later")}, stage, content{"staged.yaml": "later"}},
+		"stage a trial":                                                       {content{"current.yaml": "old"}, stageTrial, content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}},
+		"stage a second trial":                                                {content{"staged.yaml": "x", "try.json": tryJSON("x")}, stageTrial, content{"staged.yaml": "later", "try.json": tryJSON("later", "x")}},
+		"a staged trial replaces a staged configuration":                      {content{"staged.yaml": "x"}, stageTrial, content{"staged.yaml": "later", "try.json": tryJSON("later")}},
+		"boot with a staged trial":                                            {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("old", "later")}},
+		"boot with a staged trial, and no configuration is stored":            {content{"staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("", "later")}},
+		"boot during a trial, with a staged trial":                            {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("old", "later")}},
+		"boot, and try.json is of another configuration":                      {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("x")}, begin, content{"current.yaml": "later", "try.json": tryJSON("x")}},
+		"boot twice with a staged trial":                                      {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, twice, content{"current.yaml": "old"}},
+		"boot twice with a staged configuration":                              {content{"current.yaml": "old", "staged.yaml": "later"}, twice, content{"current.yaml": "later"}},
+		"boot without activation of a staged trial":                           {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, leave, content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}},
+		"drop a staged trial":                                                 {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, Store.DropStaged, content{"current.yaml": "old"}},
+		"drop staged":                                                         {content{"current.yaml": "old", "staged.yaml": "later"}, Store.DropStaged, content{"current.yaml": "old"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.before.write(t)
@@ -153,8 +154,8 @@ func TestBootOfTrial(t *testing.T) {
 	}
 }
 
-// TestBootFails makes each step of Boot fail. Boot then returns an error, and a trial if and only
-// if the active configuration is on trial.
+// TestBootFails makes each step of Boot fail. Boot then returns an error, and sets Overdue if the
+// active configuration may be on trial.
 func TestBootFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		have content
@@ -164,11 +165,11 @@ func TestBootFails(t *testing.T) {
 		want   Changed
 		active string
 	}{
-		"the revert":           {content{"current.yaml": "tried", "return.json": revertJSON("", "tried")}, "current.yaml", Changed{Overdue: true}, ""},
-		"an unreadable record": {content{"current.yaml": "tried", "staged.yaml": "later"}, "return.json", Changed{Overdue: true}, "tried"},
-		"an unreadable trial":  {content{"current.yaml": "old", "staged.yaml": "later"}, "try.json", Changed{}, "old"},
-		"an unreadable staged": {content{"current.yaml": "old", "try.json": tryJSON("later")}, "staged.yaml", Changed{}, "old"},
-		"the activation":       {content{"staged.yaml": "later"}, "current.yaml", Changed{}, ""},
+		"the revert fails":                   {content{"current.yaml": "tried", "return.json": revertJSON("", "tried")}, "current.yaml", Changed{Overdue: true}, ""},
+		"an unreadable record":               {content{"current.yaml": "tried", "staged.yaml": "later"}, "return.json", Changed{Overdue: true}, "tried"},
+		"an unreadable trial":                {content{"current.yaml": "old", "staged.yaml": "later"}, "try.json", Changed{}, "old"},
+		"an unreadable staged configuration": {content{"current.yaml": "old", "try.json": tryJSON("later")}, "staged.yaml", Changed{}, "old"},
+		"the activation fails":               {content{"staged.yaml": "later"}, "current.yaml", Changed{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.have.write(t)
@@ -184,7 +185,7 @@ func TestBootFails(t *testing.T) {
 			}
 			if c.active != "" {
 				if text, err := os.ReadFile(s.Current()); err != nil || string(text) != c.active {
-					t.Errorf("active is %q, %v, want %q", text, err, c.active)
+					t.Errorf("the active configuration is %q, %v, want %q", text, err, c.active)
 				}
 			}
 			if c.broken == "return.json" {
@@ -216,18 +217,18 @@ func TestPowerCut(t *testing.T) {
 		left content
 		want content
 	}{
-		"trial begun, not in force":           {content{"current.yaml": "old", "return.json": revertJSON("old", "new")}, content{"current.yaml": "old"}},
-		"another trial begun, not in force":   {content{"current.yaml": "tried", "return.json": revertJSON("old", "new", "tried")}, content{"current.yaml": "old"}},
-		"put over a trial, not ended":         {content{"current.yaml": "new", "return.json": revertJSON("old", "tried")}, content{"current.yaml": "new"}},
-		"returned, not ended":                 {content{"current.yaml": "old", "return.json": revertJSON("old", "tried")}, content{"current.yaml": "old"}},
-		"returned to the image's, not ended":  {content{"return.json": revertJSON("", "tried")}, content{}},
-		"trial over the image's, begun":       {content{"return.json": revertJSON("", "new")}, content{}},
-		"begun: returned and not yet adopted": {content{"current.yaml": "old", "staged.yaml": "later"}, content{"current.yaml": "later"}},
-		"trial for the boot, not staged":      {content{"current.yaml": "old", "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
-		"another one for the boot, not yet":   {content{"current.yaml": "old", "staged.yaml": "x", "try.json": tryJSON("later", "x")}, content{"current.yaml": "old"}},
-		"staged trial recorded, not in force": {content{"current.yaml": "old", "return.json": revertJSON("old", "later"), "staged.yaml": "later", "try.json": tryJSON("later")}, content{"current.yaml": "old"}},
-		"staged trial in force, not dropped":  {content{"current.yaml": "later", "return.json": revertJSON("old", "later"), "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
-		"dropped, its trial is left":          {content{"current.yaml": "old", "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
+		"a trial is recorded, and not active yet":                                        {content{"current.yaml": "old", "return.json": revertJSON("old", "new")}, content{"current.yaml": "old"}},
+		"a second trial is recorded, and not active yet":                                 {content{"current.yaml": "tried", "return.json": revertJSON("old", "new", "tried")}, content{"current.yaml": "old"}},
+		"put during a trial, and return.json is not removed yet":                         {content{"current.yaml": "new", "return.json": revertJSON("old", "tried")}, content{"current.yaml": "new"}},
+		"reverted, and return.json is not removed yet":                                   {content{"current.yaml": "old", "return.json": revertJSON("old", "tried")}, content{"current.yaml": "old"}},
+		"reverted to no stored configuration, and return.json is not removed yet":        {content{"return.json": revertJSON("", "tried")}, content{}},
+		"a trial is recorded, and no configuration is stored":                            {content{"return.json": revertJSON("", "new")}, content{}},
+		"boot: reverted, and the staged configuration is not active yet":                 {content{"current.yaml": "old", "staged.yaml": "later"}, content{"current.yaml": "later"}},
+		"try.json is written, and no configuration is staged yet":                        {content{"current.yaml": "old", "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
+		"try.json of a second trial is written, and its configuration is not staged yet": {content{"current.yaml": "old", "staged.yaml": "x", "try.json": tryJSON("later", "x")}, content{"current.yaml": "old"}},
+		"boot: the staged trial is recorded, and not active yet":                         {content{"current.yaml": "old", "return.json": revertJSON("old", "later"), "staged.yaml": "later", "try.json": tryJSON("later")}, content{"current.yaml": "old"}},
+		"boot: the staged trial is active, and try.json is not removed yet":              {content{"current.yaml": "later", "return.json": revertJSON("old", "later"), "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
+		"the staged configuration is dropped, and try.json is not removed yet":           {content{"current.yaml": "old", "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.left.write(t)
@@ -309,19 +310,19 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestLastReachable checks that the store knows the last reachable configuration after every change
-// and boot, and whether it is the active configuration.
+// TestLastReachable checks that LastReachable returns the last reachable configuration, and whether
+// it is the active configuration, also after a boot.
 func TestLastReachable(t *testing.T) {
 	for name, c := range map[string]struct {
 		have    content
 		want    string
 		current bool
 	}{
-		"never":             {content{"current.yaml": "a"}, "", false},
-		"with this one":     {content{"current.yaml": "a", "reached.yaml": "a"}, "a", true},
-		"with another":      {content{"current.yaml": "b", "reached.yaml": "a"}, "a", false},
-		"none is in force":  {content{"reached.yaml": "a"}, "a", false},
-		"nothing was there": {content{}, "", false},
+		"no reachable configuration": {content{"current.yaml": "a"}, "", false},
+		"the active configuration":   {content{"current.yaml": "a", "reached.yaml": "a"}, "a", true},
+		"another configuration":      {content{"current.yaml": "b", "reached.yaml": "a"}, "a", false},
+		"no active configuration":    {content{"reached.yaml": "a"}, "a", false},
+		"an empty store":             {content{}, "", false},
 	} {
 		s := c.have.write(t)
 		got, current, err := s.LastReachable()
@@ -332,7 +333,7 @@ func TestLastReachable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again, still, err := s.LastReachable(); err != nil || string(again) != c.want || still != c.current {
-			t.Errorf("%s, after a start: %q, %v, %v", name, again, still, err)
+			t.Errorf("%s, after a boot: %q, %v, %v", name, again, still, err)
 		}
 	}
 	s := content{"current.yaml": "b", "reached.yaml": "a"}.write(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedStore reads the store of version 0.1.0 and repeats the same changes in a new store.
+// TestReleasedStore reads the store of version 0.1.0 and repeats its changes in a new store. Both
+// stores must have the same files, and the same result of the next boot.
 func TestReleasedStore(t *testing.T) {
 	was, is := Store{Dir: releasedtest.Copy(t, ".")}, Store{Dir: filepath.Join(t.TempDir(), "present")}
 	do := func(err error) {

@@ -18,8 +18,8 @@ import (
 
 const identity = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// statuses is a machine from power-on to Ready with a temporary problem, and then a machine that is
-// not installed.
+// statuses are the statuses of a machine from power-on to Ready, with a temporary problem, and then
+// the status of a machine that is not installed.
 var statuses = []Status{
 	{Version: "1.0.0", Slot: "A", Stage: "disks", WaitsFor: []string{"the boot disk"}},
 	{Version: "1.0.0", Slot: "A", Stage: "configuration", WaitsFor: []string{"an operator: orlopctl apply-config"}, Addresses: []string{"10.0.2.15/24"},
@@ -68,7 +68,7 @@ func TestChanges(t *testing.T) {
 			text.WriteString("orlop: " + line + "\n")
 		}
 		if again := Changes(s, s); len(again) != 0 {
-			t.Errorf("no change, and yet: %q", again)
+			t.Errorf("Changes between equal statuses returns %q", again)
 		}
 		before = s
 	}
@@ -97,7 +97,7 @@ func TestSerial(t *testing.T) {
 		for {
 			line, err := lines.ReadString('\n')
 			if err != nil {
-				t.Fatalf("%q did not come: %v", want, err)
+				t.Fatalf("the console has not printed %q: %v", want, err)
 			}
 			if strings.TrimRight(line, "\r\n") == want {
 				return
@@ -112,7 +112,7 @@ func TestSerial(t *testing.T) {
 	status.Set(statuses[1])
 	line, err := lines.ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != "orlop: waits for the boot disk" {
-		t.Errorf("%q, %v; want the next line, not what was typed", line, err)
+		t.Errorf("%q, %v; want the next line, and no echo of the input", line, err)
 	}
 	expect("orlop: machine identity " + identity)
 	c.Line("something\nhappened")
@@ -128,7 +128,7 @@ func TestLineNeverBlocks(t *testing.T) {
 		c.Line(fmt.Sprint("line ", i))
 	}
 	if got := len(c.lines[0]); got != lineBuffer {
-		t.Errorf("%d lines are kept; want %d", got, lineBuffer)
+		t.Errorf("%d lines are in the buffer; want %d", got, lineBuffer)
 	}
 }
 

@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestAwaitNetwork checks that the state before the change does not confirm a trial.
+// TestAwaitNetwork checks that AwaitNetwork waits until the network has converged to the new
+// configuration, and does not accept the network of the previous configuration.
 func TestAwaitNetwork(t *testing.T) {
 	c := config.New("n1", config.RoleWorker)
 	c.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}
@@ -25,10 +26,10 @@ func TestAwaitNetwork(t *testing.T) {
 	for range 2 {
 		ctx, cancel := soon()
 		if err := r.AwaitNetwork(ctx, c); err == nil {
-			t.Error("confirmed by the network of the configuration before")
+			t.Error("AwaitNetwork accepts the network of the previous configuration")
 		}
 		cancel()
-		of.Config.Set(nodeplan.Network(c)) // wanted now, and not yet converged
+		of.Config.Set(nodeplan.Network(c)) // the new configuration is wanted, and not yet converged
 	}
 	_, revision := of.Config.Get()
 	of.State.Set(network.State{Converged: true, Revision: revision})
@@ -37,7 +38,8 @@ func TestAwaitNetwork(t *testing.T) {
 	}
 }
 
-// TestNetworkReady checks that a link without its lease has not converged.
+// TestNetworkReady checks that the network is not ready while operations remain, or while a link
+// waits for its lease or for a router advertisement.
 func TestNetworkReady(t *testing.T) {
 	address := network.AddressState{Prefix: netip.MustParsePrefix("10.0.0.5/24")}
 	with := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}, DHCP: &network.DHCPState{Lease: &dhcp.Lease{Address: address.Prefix}}}
@@ -54,18 +56,18 @@ func TestNetworkReady(t *testing.T) {
 		converged bool
 		want      bool
 	}{
-		"a lease":                         {named, []network.LinkState{with}, true, true},
-		"a static address":                {named, []network.LinkState{static}, true, true},
-		"no lease":                        {named, []network.LinkState{without}, true, false},
-		"one lease of two":                {named, []network.LinkState{with, without}, true, false},
-		"one lease, one without a cable":  {named, []network.LinkState{with, unplugged}, true, true},
-		"something is left to do":         {named, []network.LinkState{with}, false, false},
-		"no lease of DHCPv6":              {named, []network.LinkState{soliciting}, true, false},
-		"nothing advertised yet":          {advertised, []network.LinkState{bare}, true, false},
-		"advertised":                      {advertised, []network.LinkState{static}, true, true},
-		"no link is named, one has its":   {network.Config{}, []network.LinkState{without, with}, true, true},
-		"no link is named, none has any":  {network.Config{}, []network.LinkState{without}, true, false},
-		"no link is named, and not ready": {network.Config{}, []network.LinkState{with}, false, false},
+		"a lease":                                      {named, []network.LinkState{with}, true, true},
+		"a static address":                             {named, []network.LinkState{static}, true, true},
+		"no lease":                                     {named, []network.LinkState{without}, true, false},
+		"one lease of two":                             {named, []network.LinkState{with, without}, true, false},
+		"one lease, one without a cable":               {named, []network.LinkState{with, unplugged}, true, true},
+		"operations remain":                            {named, []network.LinkState{with}, false, false},
+		"no lease of DHCPv6":                           {named, []network.LinkState{soliciting}, true, false},
+		"no router advertisement":                      {advertised, []network.LinkState{bare}, true, false},
+		"a router advertisement":                       {advertised, []network.LinkState{static}, true, true},
+		"no link is configured, one link has a lease":  {network.Config{}, []network.LinkState{without, with}, true, true},
+		"no link is configured, no link has a lease":   {network.Config{}, []network.LinkState{without}, true, false},
+		"no link is configured, and operations remain": {network.Config{}, []network.LinkState{with}, false, false},
 	} {
 		if got := networkReady(network.State{Converged: test.converged, Links: test.links}, test.config); got != test.want {
 			t.Errorf("%s: %v", name, got)

@@ -30,8 +30,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// testReconciler has domains that do not reach the kernel of the test. The control groups of its
-// services are in a directory without a cgroup file system, so no process starts.
+// testReconciler returns a reconciler with domains that do not change the kernel of the test. The
+// control groups of its services are in a directory without a cgroup file system, so no process
+// starts.
 func testReconciler(t *testing.T) *Reconciler {
 	t.Helper()
 	services := supervise.NewManager(supervise.Config{Reaper: supervise.NewReaper(nil), Groups: cgroup.Tree(t.TempDir())})
@@ -59,7 +60,7 @@ func testReconciler(t *testing.T) *Reconciler {
 	})
 }
 
-// noVolumes is the controller of a machine without another disk.
+// noVolumes returns the controller of a machine that has only its system disk.
 func noVolumes(t *testing.T) *volumes.Controller {
 	return volumes.New(volumes.Deps{
 		Disks:   func(context.Context, bool) ([]volumes.Disk, error) { return nil, nil },
@@ -137,7 +138,7 @@ func TestDomains(t *testing.T) {
 		return g
 	}, func(done reconcile.Report) { reports = append(reports, done.String()) })
 	if err != nil || plans != 6 { // credentials and services share a plan
-		t.Errorf("%v, %d plans", err, plans)
+		t.Errorf("%v; %d plans were computed, want 6", err, plans)
 	}
 	performed := dry
 	performed.Operations = slices.DeleteFunc(slices.Clone(dry.Operations), func(l string) bool { name, _, _ := strings.Cut(l, ": "); return others[name] })
@@ -159,7 +160,7 @@ func TestDomains(t *testing.T) {
 		names = append(names, d.Name)
 	}
 	if got := fmt.Sprint(names); got != "[disk volumes extensions firewall network host api credentials services]" {
-		t.Errorf("drift has %s", got)
+		t.Errorf("drift has the domains %s", got)
 	}
 }
 
@@ -267,7 +268,8 @@ func TestServicesHeldBack(t *testing.T) {
 }
 
 // TestMissingVolume checks that a missing volume is a problem of the services of the active
-// configuration, and does not reject a configuration: it may add the volume, or remove it.
+// configuration, but no reason to reject a new configuration, because the new configuration may add
+// or remove the volume.
 func TestMissingVolume(t *testing.T) {
 	r := testReconciler(t)
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
@@ -284,9 +286,9 @@ func TestMissingVolume(t *testing.T) {
 	}
 }
 
-// TestFirewallDomain checks that a reconciliation performs the operations of drift, which name the
-// table and the guard, while a dry run lists the rules; and that rejected rules remain in the
-// drift.
+// TestFirewallDomain checks that a reconciliation performs the operations that drift lists, and
+// that rejected rules remain in the drift. Drift names the table and the guard as wholes, while a
+// dry run lists each rule.
 func TestFirewallDomain(t *testing.T) {
 	c := config.New("m", config.RoleWorker)
 	c.Network.Spec.Firewall = &config.Firewall{}
@@ -310,10 +312,10 @@ func TestFirewallDomain(t *testing.T) {
 		left       string
 	}{
 		{"boot", nil, "", guard, guard, ""},
-		{"the same", nil, "", "", "", ""},
-		{"a firewall that is refused", c, "50000", table, rules, table},
-		{"it is retried", c, "", table, rules, ""},
-		{"pods", other, "", "accept all connections|" + guard, "accept all connections|" + guard, ""},
+		{"no change", nil, "", "", "", ""},
+		{"a firewall that the kernel rejects", c, "50000", table, rules, table},
+		{"the firewall is retried", c, "", table, rules, ""},
+		{"a pod network", other, "", "accept all connections|" + guard, "accept all connections|" + guard, ""},
 	} {
 		refused = step.refused
 		g := goal{firewall: nodeplan.Firewall(step.config), guard: nodeplan.Guard(step.config)}
@@ -402,7 +404,7 @@ func TestFileDomains(t *testing.T) {
 	}
 }
 
-// below moves credentials into a directory of the test, owned by its user.
+// below moves credentials into the directory root, and changes their owner to the user of the test.
 func below(w *credentials.Want, root string) {
 	uid := uint32(os.Getuid())
 	for i := range w.Dirs {

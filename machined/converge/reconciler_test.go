@@ -33,7 +33,7 @@ func TestStateHangs(t *testing.T) {
 		state := make(chan struct{})
 		hang := func(*config.Config, network.State) nodeplan.Facts { <-state; return nodeplan.Facts{} }
 		r.deps.APIFacts, r.deps.NodeFacts = hang, hang
-		// the API writes no file once STATE answers
+		// The domain api writes no file after STATE answers again.
 		r.deps.Domains.HasIdentity = func() bool { return false }
 		r.deps.HostConfig = func(*config.Config) host.Config { return host.Config{Modules: []string{"dummy"}} }
 		r.deps.Domains.Firewall = firewall.NewFilter(func(context.Context, string, ...string) error { return nil })
@@ -78,7 +78,7 @@ func TestStateHangs(t *testing.T) {
 			}
 		}
 		if got := fmt.Sprint(read); got != "map[disk:true extensions:true firewall:true host:true network:true volumes:true]" {
-			t.Errorf("drift of %s", got)
+			t.Errorf("drift answers for the domains %s", got)
 		}
 		for _, want := range []string{"unknown: no result within 5s", "unknown: an earlier read has not returned"} {
 			if _, err := r.WaitingServices(t.Context(), c); !errors.Is(err, limits.ErrUnknown) || err.Error() != want {
@@ -228,7 +228,8 @@ func TestGuardRejected(t *testing.T) {
 	}
 }
 
-// TestRulesRetry checks the delays after rejected rules.
+// TestRulesRetry checks the delay after each attempt to install rules. After the last delay, no
+// further retry is planned (0).
 func TestRulesRetry(t *testing.T) {
 	var retry rulesRetry
 	for i, step := range []struct {

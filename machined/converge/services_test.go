@@ -50,7 +50,9 @@ func TestUnusedResolvers(t *testing.T) {
 	}
 }
 
-// TestEmptyPluginsOnce checks that no plugin of an external pod network from an earlier boot runs.
+// TestEmptyPluginsOnce checks that emptyPluginsOnce removes the plugins of an external pod network
+// that an earlier boot has left. While the configuration file of this boot exists, the plugins
+// stay.
 func TestEmptyPluginsOnce(t *testing.T) {
 	dir := t.TempDir()
 	configuration, plugins := filepath.Join(dir, "config.toml"), filepath.Join(dir, "cni/bin")
@@ -61,7 +63,7 @@ func TestEmptyPluginsOnce(t *testing.T) {
 			t.Fatalf("%s: %v", when, err)
 		}
 		if _, err := os.Stat(plugin); (err == nil) != there {
-			t.Errorf("%s: the plugin: %v; want it there: %t", when, err, there)
+			t.Errorf("%s: the plugin: %v; want a plugin: %t", when, err, there)
 		}
 	}
 	write := func(file string) {
@@ -70,9 +72,9 @@ func TestEmptyPluginsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	is("at the first start", false)
+	is("at the first boot", false)
 	write(plugin)
-	is("at the next start", false)
+	is("at the next boot", false)
 	write(plugin)
 	write(configuration)
 	is("while the machine runs", true)

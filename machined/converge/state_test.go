@@ -26,31 +26,31 @@ func TestUndone(t *testing.T) {
 		fmt.Errorf("%s", modules), errors.Join(errors.New("network: link eth1: up: cannot do: no such device"), errors.New("api: cannot write"))))
 	want := []string{planned[0], planned[2], planned[3], planned[4]}
 	if got := reconcile.Done(planned, failures); strings.Join(got, "|") != strings.Join(want, "|") || len(failures) != 3 {
-		t.Errorf("got %q by %q", got, failures)
+		t.Errorf("the operations done are %q, with the failures %q", got, failures)
 	}
 	if got := failuresOf(nil); got != nil {
-		t.Errorf("nothing fails with %q", got)
+		t.Errorf("failuresOf(nil) returns %q", got)
 	}
 	if got := reconcile.Done(planned, nil); len(got) != len(planned) {
-		t.Errorf("nothing failed, and this is done: %q", got)
+		t.Errorf("without failures, the operations done are %q", got)
 	}
 }
 
 // TestAwaitConverged checks that the answer contains the failures of the caller's configuration,
-// not of the previous configuration, and reports a replacement. A failure that disappears in a
-// moment does not count.
+// not of the previous configuration, and reports a replacement. A failure that disappears soon is
+// not reported.
 func TestAwaitConverged(t *testing.T) {
 	before, mine, other := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
 	for name, c := range map[string]struct {
-		then []State // each a second later
+		then []State // one each second
 		want string
 	}{
-		"done":                     {[]State{{Config: mine, Done: true}}, ""},
-		"it fails":                 {[]State{{Config: mine, Done: true, Failures: []string{"host: cannot load"}}}, "host: cannot load"},
-		"it fails, in other words": {[]State{{Config: mine, Done: true, Failures: []string{"a"}}, {Config: mine, Done: true, Failures: []string{"b"}}}, "b"},
-		"it fails for a moment":    {[]State{{Config: mine, Done: true, Failures: []string{"a"}}, {Config: mine, Done: true}}, ""},
-		"another takes its place":  {[]State{{Config: other, Done: true}}, "configuration: another one became active meanwhile"},
-		"it takes too long":        {nil, "configuration: its operations are not done after 1m0s; `orlopctl get drift` shows the remaining ones"},
+		"no failure":         {[]State{{Config: mine, Done: true}}, ""},
+		"an operation fails": {[]State{{Config: mine, Done: true, Failures: []string{"host: cannot load"}}}, "host: cannot load"},
+		"an operation fails, and its message changes": {[]State{{Config: mine, Done: true, Failures: []string{"a"}}, {Config: mine, Done: true, Failures: []string{"b"}}}, "b"},
+		"a failure disappears":                        {[]State{{Config: mine, Done: true, Failures: []string{"a"}}, {Config: mine, Done: true}}, ""},
+		"another configuration becomes active":        {[]State{{Config: other, Done: true}}, "configuration: another one became active meanwhile"},
+		"the operations take too long":                {nil, "configuration: its operations are not done after 1m0s; `orlopctl get drift` shows the remaining ones"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -84,12 +84,12 @@ func TestProblem(t *testing.T) {
 		state   network.State
 		want    string
 	}{
-		"all is well":           {State{Config: mine}, network.State{Links: both, Problems: []string{"link eth1: no carrier"}}, ""},
-		"an operation":          {State{Config: mine, Failures: []string{"host: cannot load"}}, network.State{Links: both}, "operations fail: host: cannot load"},
-		"one of the network":    {State{Config: mine}, network.State{Links: both, Failed: []string{"route x: add: cannot do: no"}}, "operations fail: network: route x: add: cannot do: no"},
-		"a link":                {State{Config: mine}, network.State{Links: both[:2]}, "operations fail: network: cannot configure link 02:00:00:00:00:01: it does not exist"},
-		"nothing is known":      {State{Config: mine}, network.State{}, ""},
-		"another configuration": {State{Config: config.New("n1", config.RoleWorker), Failures: []string{"x"}}, network.State{Links: both}, ""},
+		"no failure":                          {State{Config: mine}, network.State{Links: both, Problems: []string{"link eth1: no carrier"}}, ""},
+		"an operation":                        {State{Config: mine, Failures: []string{"host: cannot load"}}, network.State{Links: both}, "operations fail: host: cannot load"},
+		"an operation of the network":         {State{Config: mine}, network.State{Links: both, Failed: []string{"route x: add: cannot do: no"}}, "operations fail: network: route x: add: cannot do: no"},
+		"a link that does not exist":          {State{Config: mine}, network.State{Links: both[:2]}, "operations fail: network: cannot configure link 02:00:00:00:00:01: it does not exist"},
+		"the state of the network is unknown": {State{Config: mine}, network.State{}, ""},
+		"another configuration":               {State{Config: config.New("n1", config.RoleWorker), Failures: []string{"x"}}, network.State{Links: both}, ""},
 	} {
 		if got := c.settled.Problem(mine, c.state); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -101,7 +101,7 @@ func TestProblem(t *testing.T) {
 }
 
 // TestProves checks that only a connection that was opened after the activation of the
-// configuration on trial confirms it.
+// configuration on trial confirms this configuration.
 func TestProves(t *testing.T) {
 	c := &config.Config{}
 	now := time.Now()
@@ -112,11 +112,12 @@ func TestProves(t *testing.T) {
 		}
 	}
 	if tried.Proves(&config.Config{}, "0", now) || (State{}).Proves(c, "0", now) {
-		t.Error("what is not in force yet is proved")
+		t.Error("Proves returns true for a configuration that is not active")
 	}
-	// Rules that were installed at the second attempt are proved by a later connection.
+	// If rules were installed only at the second attempt, only a connection after this attempt
+	// confirms them.
 	again := State{}.next(c, []string{"firewall: no memory"}, now.Add(-10*time.Second)).next(c, nil, now.Add(-5*time.Second)).next(c, nil, now)
 	if again.Proves(c, "7000", now) || !again.Proves(c, "3000", now) {
-		t.Errorf("in force since %v", now.Sub(again.First))
+		t.Errorf("the configuration is active for %v", now.Sub(again.First))
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// certKey is a certificate with its key in the form of a document.
+// certKey returns a new certificate with its key, as in a document.
 func certKey(t *testing.T) config.CertKey {
 	t.Helper()
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "x", Usage: pki.Both, TTL: time.Hour})
@@ -158,12 +158,12 @@ func TestAccessChanges(t *testing.T) {
 	}
 	converge(plan(t, node(), a, root))
 	if after := list(); after == before || strings.Contains(after, " ") {
-		t.Errorf("after another certificate there are %s", after)
+		t.Errorf("after the change of the certificate, the files are %s", after)
 	}
 	a.Access = Access{}
 	converge(plan(t, node(), a, root))
 	if left := list(); left != "" {
-		t.Errorf("without services there are %s", left)
+		t.Errorf("without webhooks, the files are %s", left)
 	}
 }
 

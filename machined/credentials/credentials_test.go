@@ -47,7 +47,8 @@ func authorities(t *testing.T) Authorities {
 	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, KMS{}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), []byte("{}"), []byte(`{"192.0.2.1":"secret"}`), nil}
 }
 
-// plan calls Plan with every path below a directory of the test and with the user of the test.
+// plan calls Plan, and moves every path below the directory root, with the user of the test as
+// owner.
 func plan(t *testing.T, node nodespec.Spec, a Authorities, root string) Want {
 	t.Helper()
 	w, err := Plan(node, a)
@@ -140,7 +141,7 @@ func TestLaws(t *testing.T) {
 			}
 		}
 		if left := diff(t, w); len(left) != 0 {
-			t.Fatalf("not empty after all operations: %v", left)
+			t.Fatalf("the diff is not empty after all operations: %v", left)
 		}
 	}
 }
@@ -184,7 +185,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		if left := diff(t, w); len(left) != 0 {
-			t.Errorf("step %d: not empty after all operations: %v", i, left)
+			t.Errorf("step %d: the diff is not empty after all operations: %v", i, left)
 		}
 		entries, err := os.ReadDir(own)
 		if err != nil && step.files != "" {
@@ -195,7 +196,7 @@ func TestMetrics(t *testing.T) {
 			names = append(names, e.Name())
 		}
 		if got := strings.Join(names, " "); got != step.files {
-			t.Errorf("step %d: %s; want %s", i, got, step.files)
+			t.Errorf("step %d: the files are %s; want %s", i, got, step.files)
 		}
 	}
 }
@@ -239,7 +240,7 @@ func TestReissue(t *testing.T) {
 	}
 	have.Now = have.Now.Add(leafTTL)
 	if n := len(Diff(have, w)); n != len(w.Leaves) {
-		t.Errorf("at the end of their TTL %d leaves are reissued, want all %d", n, len(w.Leaves))
+		t.Errorf("at the end of the TTL of the leaves, %d leaves are reissued, want all %d", n, len(w.Leaves))
 	}
 	if err := os.WriteFile(w.Leaves[0].Cert, []byte("half a certif"), 0o400); err != nil {
 		t.Fatal(err)
@@ -276,7 +277,7 @@ func TestIdentityKeyStays(t *testing.T) {
 			}
 		}
 		if left := diff(t, w); len(left) != 0 {
-			t.Fatalf("not empty after all operations: %v", left)
+			t.Fatalf("the diff is not empty after all operations: %v", left)
 		}
 		text, err := os.ReadFile(w.Leaves[0].Cert)
 		if err != nil {
@@ -340,7 +341,7 @@ func TestList(t *testing.T) {
 		"soon.crt CN=soon,O=o authority=false renews=true problem=false",
 	}
 	if len(got) != 4 || !slices.Equal(got[:2], want) || !list[2].Authority || !list[3].Authority {
-		t.Errorf("got %q", got)
+		t.Errorf("List returns %q", got)
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// newTools returns the tools of a machine without services, and its shutdown.
+// newTools returns the tools of a machine without services, and a function that shuts the machine
+// down.
 func newTools(t *testing.T) (tools *Tools, shutDown func()) {
 	stopping, shutDown := context.WithCancel(t.Context())
 	return New(Deps{
@@ -42,8 +43,8 @@ func (s *answers) send(r *api.CaptureResponse) error {
 	}
 }
 
-// TestCapture checks that a capture ends with enough packets, at its timeout, when the caller
-// disconnects and at shutdown, and that at most two run.
+// TestCapture checks that a capture ends after the requested number of packets, at its timeout,
+// when the caller disconnects, and at shutdown. At most two captures run at the same time.
 func TestCapture(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -144,7 +145,7 @@ func TestCapture(t *testing.T) {
 		t.Errorf("when the machine is shutting down: %v", err)
 	}
 	leaveToo()
-	for range maxCaptures { // all are free again
+	for range maxCaptures { // all places are free again
 		a.captures <- struct{}{}
 	}
 }

@@ -42,7 +42,7 @@ func TestReadFile(t *testing.T) {
 	}
 	s := &pieces{}
 	if err := a.ReadFile(t.Context(), "/proc/sys/kernel/ostype", 2, false, s.Send); err != nil || s.text.String() != "nux\n" {
-		t.Errorf("from a byte on: %q, %v", s.text.String(), err)
+		t.Errorf("from the third byte on: %q, %v", s.text.String(), err)
 	}
 	for _, c := range []struct {
 		path, role string
@@ -75,7 +75,8 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestListFiles checks that a directory above the allow-list shows only the path to it.
+// TestListFiles checks that a listing contains only allowed files, and the directories above
+// allowed files.
 func TestListFiles(t *testing.T) {
 	a, _ := newTools(t)
 	for _, c := range []struct {
@@ -122,7 +123,7 @@ func TestWithFile(t *testing.T) {
 		<-begun
 	}
 	if err := a.withFile(t.Context(), "x", nil); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("one read more than the limit: %v", err)
 	}
 	shutDown()
 	for range maxFileReads {
@@ -131,7 +132,7 @@ func TestWithFile(t *testing.T) {
 		}
 	}
 	close(release)
-	for range maxFileReads { // each is free again after its end
+	for range maxFileReads { // each place is free again after the end of its read
 		a.fileReads <- struct{}{}
 	}
 	name := filepath.Join(t.TempDir(), "large")
@@ -145,20 +146,21 @@ func TestWithFile(t *testing.T) {
 		}
 		s := &pieces{}
 		if err := sendFile(t.Context(), f, 0, s.Send); err != nil || s.cut != cut || s.text.Len() != maxRead {
-			t.Errorf("of %d bytes: %d, cut %v, %v", size, s.text.Len(), s.cut, err)
+			t.Errorf("a file of %d bytes: %d bytes sent, truncated %v, %v", size, s.text.Len(), s.cut, err)
 		}
 		s = &pieces{}
 		if err := sendFile(t.Context(), f, size-3, s.Send); err != nil || s.cut || s.text.Len() != 3 {
-			t.Errorf("the end of %d bytes: %d, cut %v, %v", size, s.text.Len(), s.cut, err)
+			t.Errorf("the last 3 of %d bytes: %d bytes sent, truncated %v, %v", size, s.text.Len(), s.cut, err)
 		}
 		if err := sendFile(t.Context(), f, -1, s.Send); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("before the beginning: %v", err)
+			t.Errorf("a negative offset: %v", err)
 		}
 		f.Close()
 	}
 }
 
-// TestReadPanics checks that a read that panics fails alone and frees its place.
+// TestReadPanics checks that a panic in a read fails only this read, and that the place of the read
+// is free again.
 func TestReadPanics(t *testing.T) {
 	panics.OnPanic(func(*panics.Error) {})
 	t.Cleanup(func() { panics.OnPanic(nil) })
@@ -166,7 +168,7 @@ func TestReadPanics(t *testing.T) {
 	for range maxFileReads + 1 {
 		err := a.withFile(t.Context(), "/a", func(context.Context) error { panic("a fake below") })
 		if !errors.As(err, new(*panics.Error)) {
-			t.Errorf("%v", err)
+			t.Errorf("a read that panics: got %v, want a panics.Error", err)
 		}
 		a.fileReads <- struct{}{} // waits until the place is free
 		<-a.fileReads
@@ -188,10 +190,10 @@ func TestFilesList(t *testing.T) {
 	}
 	for _, tree := range files.Trees {
 		if !filepath.IsAbs(tree.Path) || filepath.Clean(tree.Path) != tree.Path {
-			t.Errorf("%q is no path that could be compared", tree.Path)
+			t.Errorf("%q is not an absolute path in its shortest form", tree.Path)
 		}
 	}
 	if _, err := (&safefile.AllowList{Root: "/"}).Open("/etc/hostname", true); !errors.Is(err, safefile.ErrNotAllowed) {
-		t.Errorf("of an empty list: %v", err)
+		t.Errorf("Open with an empty allow-list: %v", err)
 	}
 }

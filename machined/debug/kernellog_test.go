@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestStoredKernelLog checks that a stored log cannot be followed, and that only one can be
-// requested.
+// TestStoredKernelLog checks that a stored log cannot be followed, and that a request for two
+// stored logs is rejected.
 func TestStoredKernelLog(t *testing.T) {
 	a := New(Deps{})
 	for _, r := range []*api.KernelLogRequest{{PreviousBoot: true, Follow: true}, {Crash: true, Follow: true}, {PreviousBoot: true, Crash: true}} {
@@ -21,10 +21,11 @@ func TestStoredKernelLog(t *testing.T) {
 	}
 }
 
-// TestEndKernelLog checks that the shutdown waits for the end of the log, but not forever.
+// TestEndKernelLog checks that EndKernelLog stops the log and waits for its end, but not longer
+// than its context permits.
 func TestEndKernelLog(t *testing.T) {
 	m := New(Deps{})
-	m.EndKernelLog(t.Context()) // there is none
+	m.EndKernelLog(t.Context()) // no log is written
 	ctx, stop := context.WithCancel(t.Context())
 	k := &logWriter{stop: stop, ended: make(chan struct{})}
 	m.kernelLog.Store(k)
@@ -32,7 +33,7 @@ func TestEndKernelLog(t *testing.T) {
 	leave()
 	m.EndKernelLog(late)
 	if ctx.Err() == nil {
-		t.Error("it was not told to end")
+		t.Error("EndKernelLog does not stop the log")
 	}
 	close(k.ended)
 	m.EndKernelLog(t.Context())

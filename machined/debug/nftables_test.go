@@ -11,7 +11,7 @@ func TestRules(t *testing.T) {
 		t.Errorf("%q, want %q", have, want)
 	}
 	if have := tableNames(""); have != nil {
-		t.Errorf("of nothing: %q", have)
+		t.Errorf("the tables of an empty text: %q", have)
 	}
 	if have, want := spaced("table ip x {\n\tchain y { \n\t\taccept\n\t}\n}"), "table ip x {\n  chain y {\n    accept\n  }\n}\n"; have != want {
 		t.Errorf("%q, want %q", have, want)

@@ -10,17 +10,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestProfile takes a profile of this process, under its name on a machine.
+// TestProfile takes a profile of this process, under the name of the process machined.
 func TestProfile(t *testing.T) {
 	a, _ := newTools(t)
 	text, err := a.Profile(t.Context(), processMachined, "goroutine", 0)
 	if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {
-		t.Errorf("%x, %v", text, err)
+		t.Errorf("the profile is %x, %v; want gzip data", text, err)
 	}
 	leaving, leave := context.WithCancel(t.Context())
 	leave()
 	if _, err := a.Profile(leaving, processMachined, "", 0); status.Code(err) != codes.Canceled {
-		t.Errorf("a caller who has left: %v", err)
+		t.Errorf("a caller that has disconnected: %v", err)
 	}
 	a.profileMu.Lock()
 	for _, c := range []struct {

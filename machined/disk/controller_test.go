@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/superblock"
 )
 
-// TestUpdateErrors checks that a new error is a single line, and in the state of the disks. An
-// error that the check at boot has repaired stays visible.
+// TestUpdateErrors checks that a new error causes a single line on the console, and is in the state
+// of the disks. An error that the check at boot has repaired stays visible.
 func TestUpdateErrors(t *testing.T) {
 	var lines []string
 	c := New(Deps{Console: func(line string) { lines = append(lines, line) }})
@@ -40,7 +40,8 @@ func TestUpdateErrors(t *testing.T) {
 	}
 }
 
-// TestOwnDisk checks that a read of the system disk retains the data of the others.
+// TestOwnDisk checks that a read that examines only the system disk retains the examination of the
+// other disks.
 func TestOwnDisk(t *testing.T) {
 	of := func(path, kind string) Disk {
 		return Disk{Path: path, Boot: path == "/dev/vda", Table: Table{Kind: kind}}
@@ -50,11 +51,12 @@ func TestOwnDisk(t *testing.T) {
 	read[0].Size = 5
 	got := mergeDisks(read, known)
 	if len(got) != 3 || got[0].Size != 5 || got[1].Table.Kind != "a whole-disk ext4" || got[2].Table.Kind != "unexamined" {
-		t.Errorf("%+v", got)
+		t.Errorf("mergeDisks returns %+v", got)
 	}
 }
 
-// A read of Watch that began before the last read of SetUp does not replace its result.
+// TestStoreDropsOlderRead checks that a read of Watch that began before the last read of SetUp does
+// not replace the result of SetUp. Watch then reads the disks again.
 func TestStoreDropsOlderRead(t *testing.T) {
 	c := New(Deps{})
 	c.state.Set(State{Disks: []Disk{{Path: "/dev/vda"}}})

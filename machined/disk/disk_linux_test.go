@@ -30,8 +30,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// TestScenariosOnRealDisk runs the scenarios of the goldens on a real disk. The kernel's facts give
-// the same operations, no operations remain after them, and none appear after a reboot.
+// TestScenariosOnRealDisk runs the scenarios on a real disk. The facts that are read from the
+// kernel must lead to the operations of the golden files. No operation may remain afterwards, or
+// after a reboot.
 func TestScenariosOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	for _, s := range scenarios {
@@ -60,7 +61,8 @@ func TestScenariosOnRealDisk(t *testing.T) {
 	}
 }
 
-// TestStopAfterEachOperation stops after every operation, reboots, and continues.
+// TestStopAfterEachOperation stops after each operation, reboots, and continues. No operation may
+// remain afterwards.
 func TestStopAfterEachOperation(t *testing.T) {
 	mkfstest.Overwrites(t)
 	for _, name := range []string{"first boot", "first boot of a flashed image", "disk has grown", "second disk with MBR, wipe"} {
@@ -90,8 +92,8 @@ func TestStopAfterEachOperation(t *testing.T) {
 	}
 }
 
-// TestKilledFormat kills mke2fs at several moments. The partition must then look blank or contain a
-// complete file system.
+// TestKilledFormat kills mke2fs after several delays. The partition must then look blank or contain
+// a complete file system.
 func TestKilledFormat(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = ext4("DATA", 300) }))}}
@@ -119,12 +121,12 @@ func TestKilledFormat(t *testing.T) {
 		}
 	}
 	if killed == 0 {
-		t.Error("mke2fs was never killed: the test showed nothing")
+		t.Error("mke2fs was never killed, so the test has checked nothing")
 	}
 }
 
 // shutdownNow is EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32), with EXT4_GOING_FLAGS_NOLOGFLUSH: the
-// file system stops at once, as after a power cut. See fs/ext4/ext4.h.
+// file system stops immediately, as after a power cut. See fs/ext4/ext4.h.
 const (
 	shutdownNow = 0x8004587d
 	noLogFlush  = 2
@@ -189,7 +191,7 @@ func TestResetOnRealDisk(t *testing.T) {
 	settle(t, s)
 	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}, nil) {
 		if err := op.Do(t.Context()); err == nil {
-			t.Errorf("%s: wiped although it is mounted", op)
+			t.Errorf("%s: the operation succeeds, although the partition is mounted", op)
 		}
 	}
 	unmount(t)
@@ -253,7 +255,7 @@ func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
 }
 
 // TestFaultsOnRealDisk makes the kernel find an error in DATA. The error is reported while DATA is
-// mounted. It is also reported at the next boot, before the check that clears it.
+// mounted, and at the next boot, before the check that clears the error.
 func TestFaultsOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	// DATA is formatted as on first boot
@@ -316,7 +318,7 @@ func TestListing(t *testing.T) {
 	}
 	d := have.Disks[0]
 	if d.Path != mkfstest.Disk || d.Size != diskSize*mib || d.SectorSize != 512 || d.Transport != "virtio" || !strings.HasPrefix(d.Bus, "/pci") || d.ReadOnly {
-		t.Errorf("listed as %+v", d)
+		t.Errorf("the disk is listed as %+v", d)
 	}
 }
 
@@ -349,12 +351,12 @@ func facts(t *testing.T, s scenario) Have {
 	}
 	disks, err := readAll(t.Context(), devices, boot, diskprobetest.ProbeInProcess)
 	if err != nil || len(disks) != 1 || disks[0].Boot == s.disk.data {
-		t.Fatalf("%+v, %v", disks, err)
+		t.Fatalf("readAll returns %+v, %v", disks, err)
 	}
 	return Have{Disks: disks, Mounts: mounts}
 }
 
-// settle plans operations and runs them until no operation remains.
+// settle plans operations and runs them.
 func settle(t *testing.T, s scenario) {
 	t.Helper()
 	have := facts(t, s)
@@ -552,7 +554,7 @@ func checkVolumes(t *testing.T, s scenario) {
 	}
 	ops := Diff(have, want, mkfstest.Run)
 	if len(ops) != 4 {
-		t.Errorf("a later boot is more than two checks and two mounts:\n%s", printed(ops, nil))
+		t.Errorf("a later boot has other operations than two checks and two mounts:\n%s", printed(ops, nil))
 	}
 	for _, v := range want.Volumes {
 		if _, err := mkfstest.Run(t.Context(), paths.E2fsck, "-f", "-n", v.Format.Device); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// TestMountedFaults reads a copy of the kernel's directory of a mounted ext4.
+// TestMountedFaults reads a directory like the one of a mounted ext4 in /sys/fs/ext4.
 func TestMountedFaults(t *testing.T) {
 	sys := t.TempDir()
 	if err := os.Mkdir(filepath.Join(sys, "vda5"), 0o755); err != nil {
@@ -32,11 +32,12 @@ func TestMountedFaults(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	if got := mountedFaults(sys, "/dev/vda4"); got.Any() {
-		t.Errorf("of an unmounted file system: %+v", got)
+		t.Errorf("an unmounted file system has the errors %+v", got)
 	}
 }
 
-// TestNewErrors checks the description of a file system and when it is reported as new.
+// TestNewErrors checks the description of file system errors, and which changes are reported as new
+// errors.
 func TestNewErrors(t *testing.T) {
 	fault := superblock.Error{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
 	sound := FilesystemErrors{Label: layout.Data, Device: "/dev/vda5"}
@@ -77,12 +78,12 @@ func TestNewErrors(t *testing.T) {
 		before, now FilesystemErrors
 		news        bool
 	}{
-		{"nothing", sound, sound, false}, {"the first error", sound, one, true}, {"the same", one, one, false}, {"another one", one, two, true},
-		{"no more writes", one, stopped, true}, {"repaired", two, checked, false}, {"again after the check", checked, one, true},
+		{"no error", sound, sound, false}, {"the first error", sound, one, true}, {"the same error", one, one, false}, {"another error", one, two, true},
+		{"no more writes", one, stopped, true}, {"repaired", two, checked, false}, {"an error after the check", checked, one, true},
 		{"the ESP fails", espErrors("/dev/vda1", ""), espErrors("/dev/vda1", "a"), true},
-		{"it fails as before", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", "a"), false},
-		{"it fails in another way", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", "b"), true},
-		{"it works again", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", ""), false},
+		{"the ESP fails as before", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", "a"), false},
+		{"the ESP fails in another way", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", "b"), true},
+		{"the ESP works again", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", ""), false},
 		{"/run becomes read-only", mountErrors(run, false), mountErrors(run, true), true},
 	} {
 		if got := newErrors([]FilesystemErrors{c.before}, []FilesystemErrors{c.now}); (len(got) > 0) != c.news {
@@ -96,7 +97,7 @@ func TestBeforeCheck(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 	have.Disks[0].Partitions[4].Faults = superblock.Errors{Marked: true}
 	if got := beforeCheck(have); len(got) != 1 || got[0].Label != layout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
-		t.Errorf("%+v", got)
+		t.Errorf("before the check: %+v", got)
 	}
 	have.Mounts = mountAll(have.Disks[0])
 	if got := beforeCheck(have); len(got) != 0 {
@@ -104,17 +105,18 @@ func TestBeforeCheck(t *testing.T) {
 	}
 	have.Mounts, have.Disks[0].Boot = nil, false
 	if got := beforeCheck(have); len(got) != 0 {
-		t.Errorf("of another machine's disk: %+v", got)
+		t.Errorf("on the disk of another machine: %+v", got)
 	}
 }
 
-// TestReadMountErrors reads a mount of every Linux, and a mount point without a mount.
+// TestReadMountErrors reads /proc, which every Linux mounts, and a directory on which no file
+// system is mounted. The result contains only /proc.
 func TestReadMountErrors(t *testing.T) {
 	proc := mount.Mount{Source: "proc", Target: "/proc", Type: "proc"}
 	missing := mount.Mount{Source: "tmpfs", Target: t.TempDir(), Type: "tmpfs"}
 	all, err := readMountErrors([]mount.Mount{proc, missing})
 	if err != nil || len(all) != 1 || all[0] != (FilesystemErrors{Label: "/proc", Device: "proc"}) {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("readMountErrors returns %+v, %v", all, err)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 // TestGap checks that a gap before a foreign partition leads to an error with the reason. A gap
 // that is too small for a new partition, or larger than the space behind the last partition, is no
-// error, because the library would not use it.
+// error, because the partition library would not use this gap.
 func TestGap(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -15,10 +15,10 @@ func TestGap(t *testing.T) {
 		gap  uint64 // before it, MiB
 		want string
 	}{
-		{"none", 100, 0, ""},
+		{"no gap", 100, 0, ""},
 		{"too small for STATE", 100, 200, ""},
 		{"as large as STATE", 100, 256, "cannot make STATE: the partition table has a gap of 256 MiB before partition 4 \"linux\" (100 MiB); a new partition there would take its number"},
-		{"larger", 100, 300, "cannot make STATE: the partition table has a gap of 300 MiB"},
+		{"larger than STATE", 100, 300, "cannot make STATE: the partition table has a gap of 300 MiB"},
 	} {
 		have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.size = c.size; p.content = Content{} }))}})
 		have.Disks[0].Partitions[3].Start += c.gap * mib

@@ -131,8 +131,8 @@ func (p *Partition) change(f func(*Encryption)) {
 	p.Encryption = &next
 }
 
-// cut lists the models that a power cut during an operation may leave, besides the models before
-// and after it.
+// cut lists the models that a power cut during an operation may leave, in addition to the models
+// before and after the operation.
 func cut(have Have, op reconcile.Op) []Have {
 	switch op := op.(type) {
 	case Identify: // the backup table is new, and the primary table is old or broken
@@ -175,7 +175,7 @@ func partitionAt(have Have, path string) *Partition {
 			}
 		}
 	}
-	panic("no partition " + path + ": an operation names one that is not there")
+	panic("no partition " + path + ": an operation names a partition that does not exist")
 }
 
 // reboot removes the mounts, and locks the encrypted volumes.
@@ -264,7 +264,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 	}
 }
 
-// kept checks that an operation did not change STATE, DATA and the partitions of the image.
+// kept checks that the operations did not change STATE, DATA and the partitions of the image.
 func kept(t *testing.T, before, after Have) {
 	t.Helper()
 	for _, d := range before.Disks {
@@ -330,13 +330,13 @@ func TestClone(t *testing.T) {
 		mounted, refused bool
 		wwid             string // of the other disk
 	}{
-		"clone":                           {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, refused: true},
-		"clone that was plugged in later": {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, mounted: true},
-		"clone of an older version":       {same: []string{layout.ESP, layout.RootB, layout.State}},
-		"same image":                      {same: []string{layout.RootA}},
-		"another disk":                    {},
-		"another way to the same disk":    {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.1"},
-		"clone on a disk of its own":      {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.2", refused: true},
+		"clone":                                    {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, refused: true},
+		"clone that was plugged in later":          {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, mounted: true},
+		"clone of an older version":                {same: []string{layout.ESP, layout.RootB, layout.State}},
+		"same image":                               {same: []string{layout.RootA}},
+		"another disk":                             {},
+		"another path to the same disk":            {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.1"},
+		"clone, and both disks have an identifier": {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.2", refused: true},
 	} {
 		for _, path := range []string{"/dev/sda", "/dev/vdb"} {
 			have := model(scenario{mount: c.mounted, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})

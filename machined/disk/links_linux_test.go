@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// TestLink checks that the link replaces any existing file, that the file is retained, and that a
-// correct link stays unchanged.
+// TestLink checks that the function link replaces any existing file by a link and retains the file
+// under another name, and that a correct link stays unchanged.
 func TestLink(t *testing.T) {
 	for what, c := range map[string]struct {
 		before func(name string) error
-		kept   string // a file in the retained directory; empty: none
+		kept   string // a file in the retained directory; empty: no file is retained
 	}{
-		"nothing":      {func(string) error { return nil }, ""},
-		"the link":     {func(name string) error { return os.Symlink("/run", name) }, ""},
-		"another link": {func(name string) error { return os.Symlink("/elsewhere", name) }, "."},
+		"no file":          {func(string) error { return nil }, ""},
+		"the correct link": {func(name string) error { return os.Symlink("/run", name) }, ""},
+		"another link":     {func(name string) error { return os.Symlink("/elsewhere", name) }, "."},
 		"a directory": {func(name string) error {
 			if err := os.MkdirAll(name, 0o700); err != nil {
 				return err
@@ -38,21 +38,21 @@ func TestLink(t *testing.T) {
 				t.Fatalf("%s: %v", what, err)
 			}
 			if target, err := os.Readlink(name); err != nil || target != "/run" {
-				t.Errorf("%s: leads to %q, %v", what, target, err)
+				t.Errorf("%s: the link leads to %q, %v", what, target, err)
 			}
 			_, err := os.Lstat(filepath.Join(name+".old", c.kept))
 			if c.kept == "." {
 				_, err = os.Lstat(name + ".old")
 			}
 			if there := err == nil; there != (c.kept != "") {
-				t.Errorf("%s: kept: %t", what, there)
+				t.Errorf("%s: the earlier file is retained: %t", what, there)
 			}
 		}
 	}
 }
 
-// TestDataDirs checks that every target directory of a symbolic link of the root is created
-// before the links in it.
+// TestDataDirs checks that dataDirs lists each directory once and after its parent, and contains
+// the directory of each link.
 func TestDataDirs(t *testing.T) {
 	have := map[string]bool{".": true}
 	for _, f := range dataDirs() {

@@ -48,16 +48,16 @@ func TestForeignDisks(t *testing.T) {
 	}
 	disks, err := readAll(t.Context(), devices, "", examine)
 	if err != nil || len(disks) != 6 {
-		t.Fatalf("%+v, %v", disks, err)
+		t.Fatalf("readAll returns %+v, %v", disks, err)
 	}
 	for i, want := range []string{"", "content that cannot be examined: no answer within 15s", "gpt", "a whole-disk Linux RAID member", unexamined, "Intel RAID member with a GPT partition table"} {
 		if disks[i].Table.Kind != want || disks[i].Boot || disks[i].Size != 8<<30 {
-			t.Errorf("%+v, want %q", disks[i], want)
+			t.Errorf("the disk is %+v, want the content %q", disks[i], want)
 		}
 	}
 	parts := disks[2].Partitions
 	if len(parts) != 2 || !parts[0].Loader || parts[0].Content.String() != "vfat ESP" || parts[1].Loader || parts[1].Number != 3 || parts[1].UUID != zero || parts[1].Content.Kind != unknownData {
-		t.Errorf("%+v", parts)
+		t.Errorf("the partitions of /dev/sdd are %+v", parts)
 	}
 	for _, d := range []Disk{disks[1], disks[3], disks[4], disks[5]} {
 		if _, err := Plan(Config{Disk: d.Path}, Have{Disks: disks}); err == nil || !strings.Contains(err.Error(), "refusing to use the disk: it holds "+d.Table.Kind) {
@@ -70,7 +70,8 @@ func TestForeignDisks(t *testing.T) {
 	}
 }
 
-// TestExamineOwn checks that the superblock identifies the content of an Orlop partition.
+// TestExamineOwn checks that examineOwn identifies the content of an Orlop partition by its
+// superblock. Without a known superblock, an interrupted format is blank.
 func TestExamineOwn(t *testing.T) {
 	const size = 4 << 20
 	super := func(magic uint16, label string) []byte {
@@ -87,8 +88,8 @@ func TestExamineOwn(t *testing.T) {
 		image []byte
 		want  string
 	}{
-		"DATA": {super(0xef53, "DATA"), "ext4 DATA"}, "foreign": {super(0xef53, "photos"), "ext4 photos"}, "damaged": {super(0xef52, "DATA"), unknownData},
-		"nothing": {make([]byte, size), "blank"}, "cut short": {cut, "blank"}, "a RAID member": {raid, "Linux RAID member"},
+		"DATA": {super(0xef53, "DATA"), "ext4 DATA"}, "a foreign file system": {super(0xef53, "photos"), "ext4 photos"}, "a damaged superblock": {super(0xef52, "DATA"), unknownData},
+		"zeros": {make([]byte, size), "blank"}, "an interrupted format": {cut, "blank"}, "a RAID member": {raid, "Linux RAID member"},
 	} {
 		if got, err := examineOwn(bytes.NewReader(c.image), size); err != nil || got.String() != c.want {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, c.want)

@@ -15,7 +15,7 @@ const mib = 1 << 20
 var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 
 // scenario is the state of a disk. The same scenarios run on a model (laws_test.go) and, under the
-// product kernel, on a real disk (disk_linux_test.go); both print the same golden.
+// product kernel, on a real disk (disk_linux_test.go). Both tests use the same golden files.
 type scenario struct {
 	name   string
 	config Config

@@ -111,8 +111,8 @@ func three() *fakeCluster {
 
 var reboot = disruption.Request{Operation: disruption.Reboot, By: "dora"}
 
-// TestTwoOperators checks that the second of two operators at two machines can proceed only after
-// the machine of the first is healthy again.
+// TestTwoOperators reboots two machines, as two operators. The second operator can proceed only
+// after the machine of the first operator is healthy again.
 func TestTwoOperators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := three()
@@ -197,7 +197,7 @@ func TestLongOperation(t *testing.T) {
 		if !cluster.control.Turn.Ends.After(time.Now()) {
 			t.Errorf("the turn has ended: %+v", cluster.control.Turn)
 		}
-		// A second operation that is refused does not return the turn of the first.
+		// A second operation that is refused does not return the turn of the first operation.
 		cluster.control.Members[2].Problem = "no route to host"
 		if _, err := a.Permit(t.Context(), reboot); err == nil {
 			t.Error("permitted without a quorum")
@@ -210,7 +210,7 @@ func TestLongOperation(t *testing.T) {
 		}
 		giveBack()
 		if cluster.control.Turn != (disruption.Turn{}) {
-			t.Errorf("not returned: %+v", cluster.control.Turn)
+			t.Errorf("the turn was not returned: %+v", cluster.control.Turn)
 		}
 		// A rollback to a version that cannot return the turn gets a short turn, which is renewed
 		// during the drain.
@@ -227,7 +227,7 @@ func TestLongOperation(t *testing.T) {
 		cluster.control.Members[2].Problem = "no route to host"
 		// A rejected operation takes no turn.
 		if _, err := a.Permit(t.Context(), reboot); err == nil || cluster.control.Turn != (disruption.Turn{}) {
-			t.Errorf("%v, %+v", err, cluster.control.Turn)
+			t.Errorf("Permit returns %v, and the turn is %+v", err, cluster.control.Turn)
 		}
 	})
 }
@@ -253,7 +253,7 @@ func TestOperationsTogether(t *testing.T) {
 		}
 		second()
 		if cluster.control.Turn.Machine != "" || a.Held() {
-			t.Errorf("not returned: %+v", cluster.control.Turn)
+			t.Errorf("the turn was not returned: %+v", cluster.control.Turn)
 		}
 
 		if _, err = a.Permit(t.Context(), reboot); err != nil {
@@ -271,11 +271,11 @@ func TestOperationsTogether(t *testing.T) {
 		a.healthy = true
 		time.Sleep(time.Hour)
 		if now := a.state(); cluster.control.Turn.Machine != "a" || !cluster.ends.After(time.Now()) || !now.Check().Ok {
-			t.Errorf("the health returned the turn of the reset: %+v, %v", cluster.control.Turn, now.Check())
+			t.Errorf("the turn of the reset was returned when the machine became healthy: %+v, %v", cluster.control.Turn, now.Check())
 		}
 		drained()
 		if cluster.control.Turn.Machine != "" || len(a.events) > 0 {
-			t.Errorf("not returned: %+v, %v", cluster.control.Turn, a.events)
+			t.Errorf("the turn was not returned: %+v, with the events %v", cluster.control.Turn, a.events)
 		}
 	})
 }
@@ -300,7 +300,7 @@ func TestReturnFails(t *testing.T) {
 			cluster.broken = nil
 			time.Sleep(time.Minute)
 			if cluster.control.Turn.Machine != want || a.Held() || !slices.Equal(a.events, []string{"failure: cannot return the turn: no leader"}) {
-				t.Errorf("after %v: %+v, %v", outage, cluster.control.Turn, a.events)
+				t.Errorf("after an outage of %v: the turn is %+v, with the events %v", outage, cluster.control.Turn, a.events)
 			}
 			a.stop()
 		}
@@ -333,7 +333,7 @@ func TestLostTurn(t *testing.T) {
 		if a.Held() || !slices.ContainsFunc(a.events, func(e string) bool {
 			return strings.HasPrefix(e, "failure: this machine has lost its turn: control-plane machine b")
 		}) {
-			t.Errorf("%+v, %v", a.state(), a.events)
+			t.Errorf("the turn of machine a is %+v, with the events %v", a.state(), a.events)
 		}
 		giveBack()
 		if cluster.control.Turn.Machine != "b" {
@@ -359,11 +359,11 @@ func TestDisconnected(t *testing.T) {
 		}
 		for range 2 { // the second call begins after the caller has disconnected
 			if _, err := a.Permit(ctx, reboot); !errors.Is(err, context.Canceled) || a.Held() || cluster.control.Turn.Machine != "" {
-				t.Errorf("%v, %+v", err, cluster.control.Turn)
+				t.Errorf("Permit returns %v, and the turn is %+v", err, cluster.control.Turn)
 			}
 		}
 		if want := []string{"take-turn as 101", "return-turn as 101"}; !slices.Equal(cluster.commands, want) {
-			t.Errorf("%q", cluster.commands)
+			t.Errorf("the commands are %q", cluster.commands)
 		}
 	})
 }
@@ -375,10 +375,10 @@ func TestWithoutState(t *testing.T) {
 	defer a.stop()
 	a.deps.File = filepath.Join(t.TempDir(), "missing", "turn.json")
 	if _, err := a.Permit(t.Context(), reboot); err != nil || cluster.control.Turn.Machine != "a" {
-		t.Errorf("%v, %+v", err, cluster.control.Turn)
+		t.Errorf("Permit returns %v, and the turn is %+v", err, cluster.control.Turn)
 	}
 	if len(a.events) != 1 || !strings.Contains(a.events[0], "cannot store the turn") || !strings.HasSuffix(a.events[0], "the turn ends by itself") {
-		t.Errorf("%q", a.events)
+		t.Errorf("the events are %q", a.events)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestForce(t *testing.T) {
 		a := newFixture(t, "a", cluster)
 		defer a.stop()
 		if _, err := a.Permit(t.Context(), reboot); err == nil || len(a.events) != 0 {
-			t.Errorf("%v, %v", err, a.events)
+			t.Errorf("Permit without force returns %v, with the events %v", err, a.events)
 		}
 		forced := reboot
 		forced.Force = true
@@ -400,7 +400,7 @@ func TestForce(t *testing.T) {
 		}
 		want := "forced: reboot forced by dora, although: etcd would lose its quorum"
 		if len(a.events) != 1 || !strings.HasPrefix(a.events[0], want) || cluster.control.Turn.Machine != "a" {
-			t.Errorf("%v, %+v", a.events, cluster.control.Turn)
+			t.Errorf("the events are %v, and the turn is %+v", a.events, cluster.control.Turn)
 		}
 		// The commands for the cluster fail.
 		a.giveBack()
@@ -414,7 +414,8 @@ func TestForce(t *testing.T) {
 	})
 }
 
-// TestCommands checks which commands run for an operation: none on a machine that no other needs.
+// TestCommands checks which commands run for an operation. No command runs on a machine that no
+// other machine needs.
 func TestCommands(t *testing.T) {
 	other := disruption.Request{Operation: disruption.Upgrade, Kubernetes: "v1.37.2"}
 	for name, test := range map[string]struct {
@@ -422,16 +423,16 @@ func TestCommands(t *testing.T) {
 		request disruption.Request
 		want    []string
 	}{
-		"not in a cluster":           {Machine{}, other, nil},
-		"a worker reboots":           {Machine{InCluster: true}, reboot, nil},
-		"a worker is upgraded":       {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.36.3"}}, other, []string{"list-versions as 0"}},
-		"the only control plane":     {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, reboot, nil},
-		"one of the control plane":   {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, reboot, []string{"take-turn as 101"}},
-		"a new minor version":        {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, other, []string{"list-versions as 102", "take-turn as 101", "read-level as 101", "return-turn as 101"}},
-		"a rollback to 0.1.0":        {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Kubernetes: "v1.37.2"}}, disruption.Request{Operation: disruption.Rollback, Forgets: true}, []string{"read-level as 101"}},
-		"a reset, for ever":          {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, disruption.Request{Operation: disruption.ResetData}, []string{"take-turn as 101"}},
-		"the same minor version":     {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.37.1"}}, other, nil},
-		"an unknown running version": {Machine{InCluster: true}, other, []string{"list-versions as 0"}},
+		"not in a cluster":                      {Machine{}, other, nil},
+		"a worker reboots":                      {Machine{InCluster: true}, reboot, nil},
+		"a worker is upgraded":                  {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.36.3"}}, other, []string{"list-versions as 0"}},
+		"the only control-plane machine":        {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, reboot, nil},
+		"one of several control-plane machines": {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, reboot, []string{"take-turn as 101"}},
+		"a new minor version":                   {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, other, []string{"list-versions as 102", "take-turn as 101", "read-level as 101", "return-turn as 101"}},
+		"a rollback to 0.1.0":                   {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Kubernetes: "v1.37.2"}}, disruption.Request{Operation: disruption.Rollback, Forgets: true}, []string{"read-level as 101"}},
+		"a reset of DATA":                       {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, disruption.Request{Operation: disruption.ResetData}, []string{"take-turn as 101"}},
+		"the same minor version":                {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.37.1"}}, other, nil},
+		"an unknown running version":            {Machine{InCluster: true}, other, []string{"list-versions as 0"}},
 	} {
 		cluster := three()
 		a := newFixture(t, "a", cluster)
@@ -439,7 +440,7 @@ func TestCommands(t *testing.T) {
 		_, _ = a.Permit(t.Context(), test.request)
 		a.stop()
 		if !slices.Equal(cluster.commands, test.want) {
-			t.Errorf("%s: %q", name, cluster.commands)
+			t.Errorf("%s: the commands are %q", name, cluster.commands)
 		}
 	}
 }
@@ -472,7 +473,7 @@ func TestLevel(t *testing.T) {
 		}
 	}
 	if len(a.events) > 0 {
-		t.Errorf("%q", a.events)
+		t.Errorf("a rejected rollback causes the events %q", a.events)
 	}
 	// A machine that is alone in its cluster can be forced to roll back, because its savepoint
 	// remains.
@@ -485,7 +486,7 @@ func TestLevel(t *testing.T) {
 	}
 	rollback.Force = true
 	if _, err := a.Permit(t.Context(), rollback); err != nil || len(a.events) != 1 || !strings.Contains(a.events[0], "forced") {
-		t.Errorf("%v, %q", err, a.events)
+		t.Errorf("a forced rollback: %v, with the events %q", err, a.events)
 	}
 }
 
@@ -499,6 +500,6 @@ func TestDamagedRecord(t *testing.T) {
 	}
 	a.Load()
 	if now, _ := a.State().Get(); now.Check() != nil || len(a.events) != 1 || !strings.Contains(a.events[0], "cannot read the turn") {
-		t.Errorf("%+v, %v", now, a.events)
+		t.Errorf("the turn is %+v, with the events %v", now, a.events)
 	}
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// TestDescribe checks which machines are part of a cluster.
+// TestDescribe checks what Describe returns about a machine in its cluster: its role, its address,
+// and whether it belongs to the cluster. Without a cluster, or if the system runs in memory, the
+// result is empty.
 func TestDescribe(t *testing.T) {
 	address := netip.MustParseAddr("10.0.0.11")
 	in := func(role config.Role) *config.Config {
@@ -27,14 +29,14 @@ func TestDescribe(t *testing.T) {
 		facts Facts
 		want  Machine
 	}{
-		"no configuration":   {Facts{Kubernetes: "v1.37.2"}, Machine{}},
-		"no cluster":         {Facts{Config: config.New("m1", config.RoleWorker), Joined: true}, Machine{}},
-		"in memory":          {Facts{Config: in(config.RoleControlPlane), InMemory: true}, Machine{}},
-		"a control plane":    {Facts{Config: in(config.RoleControlPlane), Kubernetes: "v1.37.2", Others: true, Addresses: []netip.Addr{netip.MustParseAddr("fd00::1"), address}}, Machine{plane, "10.0.0.11", true}},
-		"another address":    {Facts{Config: in(config.RoleControlPlane), Kubernetes: "v1.37.2", Others: true, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.13")}}, Machine{plane, "", true}},
-		"a worker":           {Facts{Config: in(config.RoleWorker), Kubernetes: "v1.37.2", Joined: true}, Machine{worker, "", true}},
-		"a worker that asks": {Facts{Config: in(config.RoleWorker), Kubernetes: "v1.37.2"}, Machine{worker, "", false}},
-		"a removed worker":   {Facts{Config: in(config.RoleWorker), Kubernetes: "v1.37.2", Joined: true, Removed: true}, Machine{worker, "", false}},
+		"no configuration":             {Facts{Kubernetes: "v1.37.2"}, Machine{}},
+		"no cluster":                   {Facts{Config: config.New("m1", config.RoleWorker), Joined: true}, Machine{}},
+		"in memory":                    {Facts{Config: in(config.RoleControlPlane), InMemory: true}, Machine{}},
+		"a control plane":              {Facts{Config: in(config.RoleControlPlane), Kubernetes: "v1.37.2", Others: true, Addresses: []netip.Addr{netip.MustParseAddr("fd00::1"), address}}, Machine{plane, "10.0.0.11", true}},
+		"another address":              {Facts{Config: in(config.RoleControlPlane), Kubernetes: "v1.37.2", Others: true, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.13")}}, Machine{plane, "", true}},
+		"a worker":                     {Facts{Config: in(config.RoleWorker), Kubernetes: "v1.37.2", Joined: true}, Machine{worker, "", true}},
+		"a worker that has not joined": {Facts{Config: in(config.RoleWorker), Kubernetes: "v1.37.2"}, Machine{worker, "", false}},
+		"a removed worker":             {Facts{Config: in(config.RoleWorker), Kubernetes: "v1.37.2", Joined: true, Removed: true}, Machine{worker, "", false}},
 	} {
 		if got := Describe(test.facts); got != test.want {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
@@ -42,15 +44,16 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestAwaitSettled checks that the health counts only after the upgrade is decided, that the turn
-// does not count, and that an upgrade which begins meanwhile is awaited.
+// TestAwaitSettled checks that AwaitSettled reads the health only after the running upgrade is
+// committed or rolled back, ignores the check of the turn (CheckName), and also waits for an
+// upgrade that begins in the meantime.
 func TestAwaitSettled(t *testing.T) {
 	undecided := cell.New(true)
 	watched := 0
 	var more []bool
 	watch := func(_ context.Context, each func(*api.HealthResponse) (bool, error)) error {
 		if now, _ := undecided.Get(); now {
-			t.Error("the health of a version on trial counts")
+			t.Error("AwaitSettled reads the health of a version on trial")
 		}
 		for _, checks := range [][]*api.HealthCheck{{{Name: "etcd"}, {Name: CheckName}}, {{Name: "etcd", Ok: true}, {Name: CheckName}}} {
 			again, err := each(&api.HealthResponse{Checks: checks})
@@ -58,7 +61,7 @@ func TestAwaitSettled(t *testing.T) {
 				return err
 			}
 		}
-		if watched++; watched == 1 { // an upgrade begins, and is decided later
+		if watched++; watched == 1 { // another upgrade begins, and ends later
 			undecided.Set(true)
 			go undecided.Set(false)
 		}
@@ -70,7 +73,7 @@ func TestAwaitSettled(t *testing.T) {
 	}
 	for i, again := range more {
 		if again != (i%2 == 0) {
-			t.Errorf("response %d: waits for more: %t", i, again)
+			t.Errorf("response %d: each asks for another response: %t", i, again)
 		}
 	}
 	broken := errors.New("the caller has left")

@@ -27,7 +27,8 @@ type machine struct {
 	mu     sync.Mutex
 	lines  []string // the commands of the orchestrator and the events
 	policy config.Drain
-	// answer answers a drain. It can write progress.
+	// answer performs a drain in place of the orchestrator: it can report progress, and returns the
+	// result. If it is nil, each drain is complete at once.
 	answer func(ctx context.Context, report func(nodespec.DrainProgress)) (nodespec.DrainResult, error)
 }
 
@@ -52,7 +53,7 @@ func (m *machine) log(format string, args ...any) {
 	m.lines = append(m.lines, fmt.Sprintf(format, args...))
 }
 
-// taken returns the new lines.
+// taken returns the lines since the last call of taken.
 func (m *machine) taken() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,8 +92,10 @@ func (m *machine) now() string {
 
 var blocked = nodespec.DrainProgress{Evicted: 2, Left: 1, Pods: []nodespec.DrainPod{{Pod: "n/web", State: nodespec.DrainBlocked, Budget: "web", Message: "The disruption budget web needs 1 healthy pods and has 1 currently"}}}
 
-// TestOutcome checks the table of outcome. It also checks that a drain is undone only if a caller
-// has given it up, or if it was refused and the command has not undone it.
+// TestOutcome checks the table of the function outcome: the phase and the error for each policy and
+// result. If the command failed and the operation does not proceed, Drain undoes the drain. A
+// command that refuses a drain has already undone it. If the operation proceeds and is cancelled
+// later, Undo undoes the drain.
 func TestOutcome(t *testing.T) {
 	const undo = "\ndrain as 0: node \"\", undo true, refuse false, delete false, 30s"
 	failed := errors.New("killed")
@@ -130,26 +133,27 @@ func TestOutcome(t *testing.T) {
 		// The operation is cancelled after the drain.
 		m.Undo(Order{Operation: "reboot", By: "dora"})
 		if proceeds := test.says == ""; strings.Contains("\n"+m.taken(), undo) != proceeds || strings.Contains(m.now(), string(nodespec.PhaseUndone)) != proceeds {
-			t.Errorf("%s: undone: %s", name, m.now())
+			t.Errorf("%s: states after the undo: %s", name, m.now())
 		}
 	}
 }
 
-// TestPolicy checks which drains happen. The policy of the caller takes precedence over the
-// configuration. Another machine is drained only if the caller gives a policy.
+// TestPolicy checks in which cases Drain drains a node, and with which policy. The policy of the
+// caller takes precedence over the configuration. Another machine is drained only if the caller
+// gives a policy.
 func TestPolicy(t *testing.T) {
 	for name, test := range map[string]struct {
 		configured config.DrainPolicy
 		order      Order
 		want       string
 	}{
-		"none configured":        {config.DrainNone, Order{}, ""},
-		"configured":             {config.DrainRespect, Order{}, `drain as 0: node "", undo false, refuse true, delete false, 1m0s`},
-		"chosen":                 {config.DrainRespect, Order{Policy: config.Drain{Policy: config.DrainForce, Timeout: config.Duration(time.Hour)}}, `drain as 0: node "", undo false, refuse false, delete true, 1h0m0s`},
-		"chosen, none":           {config.DrainRespect, Order{Policy: config.Drain{Policy: config.DrainNone}}, ""},
-		"another, not chosen":    {config.DrainRespect, Order{Node: "b"}, ""},
-		"another, chosen":        {config.DrainNone, Order{Node: "b", Policy: config.Drain{Policy: config.DrainTimeout}}, fmt.Sprintf(`drain as %d: node "b", undo false, refuse false, delete false, 1m0s`, paths.UserControllers)},
-		"another, only the time": {config.DrainNone, Order{Node: "b", Policy: config.Drain{Timeout: 1}}, ""},
+		"policy none configured":                   {config.DrainNone, Order{}, ""},
+		"policy configured":                        {config.DrainRespect, Order{}, `drain as 0: node "", undo false, refuse true, delete false, 1m0s`},
+		"policy of the caller":                     {config.DrainRespect, Order{Policy: config.Drain{Policy: config.DrainForce, Timeout: config.Duration(time.Hour)}}, `drain as 0: node "", undo false, refuse false, delete true, 1h0m0s`},
+		"policy none of the caller":                {config.DrainRespect, Order{Policy: config.Drain{Policy: config.DrainNone}}, ""},
+		"another machine, no policy of the caller": {config.DrainRespect, Order{Node: "b"}, ""},
+		"another machine, policy of the caller":    {config.DrainNone, Order{Node: "b", Policy: config.Drain{Policy: config.DrainTimeout}}, fmt.Sprintf(`drain as %d: node "b", undo false, refuse false, delete false, 1m0s`, paths.UserControllers)},
+		"another machine, only a timeout":          {config.DrainNone, Order{Node: "b", Policy: config.Drain{Timeout: 1}}, ""},
 	} {
 		m := newMachine(test.configured)
 		test.order.Operation, test.order.By = "reboot", "dora"
@@ -159,7 +163,7 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s: %t, %v, %s", name, done, err, lines)
 		}
 		if test.order.Node == "" && m.Wanted(test.order.Policy) != done {
-			t.Errorf("%s: wanted %t", name, !done)
+			t.Errorf("%s: Wanted returns %t", name, !done)
 		}
 	}
 	for name, change := range map[string]func(*Deps){
@@ -175,9 +179,9 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestProgress checks the progress of a drain. The state of the drain has the pods with their
-// budgets, and the events name each change of the pods that block it. During the drain, a second
-// drain of the node is rejected, and a caller can give the drain up.
+// TestProgress checks the progress of a drain. The state of the drain lists the remaining pods with
+// their disruption budgets. An event is added for each change of the pods that block the drain.
+// During the drain, a second drain of the node is rejected, and a caller can give the drain up.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(config.DrainTimeout)
@@ -242,8 +246,8 @@ drain: node a: 2 pods evicted, 1 left; pod n/web: must stay: The disruption budg
 	})
 }
 
-// TestReceive checks that a stream is always read to its end. After a line that is too long or
-// contains no progress, further lines report no progress.
+// TestReceive checks that receive always reads a stream to its end. After a line that is too long
+// or contains no progress, receive ignores all later lines.
 func TestReceive(t *testing.T) {
 	for name, test := range map[string]struct {
 		stream string
@@ -259,12 +263,12 @@ func TestReceive(t *testing.T) {
 		var got []int
 		receive(from, func(p nodespec.DrainProgress) { got = append(got, p.Left) })
 		if !slices.Equal(got, test.want) || from.Len() != 0 {
-			t.Errorf("%s: %v, %d bytes are left", name, got, from.Len())
+			t.Errorf("%s: %v, %d bytes are not read", name, got, from.Len())
 		}
 	}
 }
 
-// await waits until the state has a progress.
+// await waits until the state of the last drain has the progress p.
 func (m *machine) await(t *testing.T, p nodespec.DrainProgress) {
 	t.Helper()
 	for w := m.States().Watch(); ; {
@@ -275,7 +279,7 @@ func (m *machine) await(t *testing.T, p nodespec.DrainProgress) {
 		select {
 		case <-w.Changed():
 		case <-t.Context().Done():
-			t.Fatalf("no progress: %s", m.now())
+			t.Fatalf("the state does not have the reported progress: %s", m.now())
 		}
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestOperations checks the drains of this machine and of another machine before its removal, and
-// that each undo is that of its own node.
+// TestOperations drains another machine before its removal, and then this machine. It checks that
+// each undo undoes the drain of its own node only.
 func TestOperations(t *testing.T) {
 	m := newMachine(config.DrainRespect)
 	if !(Configured{m.Drainer}).Wanted() || Own(nil) != nil {
-		t.Error("the configuration wants a drain, and there was none yet")
+		t.Error("Wanted is false although a drain is configured, or Own returns a drain of an empty list")
 	}
 	undo, err := m.DrainMember(t.Context(), "w1", "dora", config.Drain{Policy: config.DrainForce})
 	if err != nil {
@@ -22,7 +22,7 @@ func TestOperations(t *testing.T) {
 	}
 	states, _ := m.States().Get()
 	if Own(states) != nil {
-		t.Error("the drain of another machine is that of the own node")
+		t.Error("Own returns the drain of another machine")
 	}
 	if err := (Configured{m.Drainer}).Drain(t.Context(), disruption.Upgrade, "dora"); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestOwn checks the form of a drain for the machine's own object.
+// TestOwn checks that Own returns the drain of this machine, in the form that its machine object
+// contains.
 func TestOwn(t *testing.T) {
 	got := Own([]State{
 		{Node: "w1", Operation: removal},

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// saidDrift is a domain with a drift that a test sets.
+// saidDrift is a domain with a drift that a test sets. It counts the calls of diff.
 type saidDrift struct {
 	mu    sync.Mutex
 	lines []string
@@ -31,11 +31,11 @@ func (s *saidDrift) diff(context.Context) ([]string, error) {
 	return s.lines, s.err
 }
 
-// TestDrift checks the drift of each domain, and its problem; the revision increases with changes
-// only, and since is the time of the first read with drift.
+// TestDrift checks the operations and the problem that Get returns for each domain. The revision
+// increases only if the result changes. The field Since is the time of the first read with drift.
 func TestDrift(t *testing.T) {
 	host, disk := &saidDrift{}, &saidDrift{}
-	// every call refreshes
+	// Each call of look clears readAt, so Get reads the drift again.
 	d := newReader(Deps{Domains: []Source{{"disk", disk.diff}, {"host", host.diff}}}, 0, time.Minute)
 	look := func(want string, revision uint64) []State {
 		t.Helper()
@@ -69,20 +69,20 @@ func TestDrift(t *testing.T) {
 	host.set(nil)
 	look("host [] ;", 4)
 	if n := disk.asked.Load(); n != 5 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("the drift of disk was read %d times, want 5", n)
 	}
-	for range 10 { // soon repeated calls get the same
+	for range 10 { // calls within the interval of an hour get the stored result
 		if _, revision, err := d.Get(t.Context()); revision != 4 || err != nil {
 			t.Errorf("%d, %v", revision, err)
 		}
 	}
 	if n := disk.asked.Load(); n != 5 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("the drift of disk was read %d times after repeated calls, want 5", n)
 	}
 }
 
-// TestDriftHangs checks that a domain that hangs delays no caller, and is skipped until its diff
-// returns.
+// TestDriftHangs checks that a domain with a hanging diff does not delay the callers. Until this
+// diff returns, the domain has a problem, and its diff is not called again.
 func TestDriftHangs(t *testing.T) {
 	host, back, asked := &saidDrift{}, make(chan struct{}), atomic.Int32{}
 	hangs := func(context.Context) ([]string, error) {
@@ -106,13 +106,13 @@ func TestDriftHangs(t *testing.T) {
 	}
 	d.timeout = time.Minute
 	if got := first(); got != "unknown: an earlier read has not returned" || asked.Load() != 1 {
-		t.Errorf("%q, asked %d times", got, asked.Load())
+		t.Errorf("%q, the hanging diff was called %d times, want 1", got, asked.Load())
 	}
 	close(back)
-	// the diff returns later
+	// The diff returns in another goroutine, after some time.
 	for deadline := time.Now().Add(20 * time.Second); first() != ""; {
 		if time.Now().After(deadline) {
-			t.Fatal("it never does")
+			t.Fatal("the domain still has a problem after its diff has returned")
 		}
 	}
 	leaving, leave := context.WithCancel(t.Context())
@@ -120,11 +120,11 @@ func TestDriftHangs(t *testing.T) {
 	d.readAt = time.Time{}
 	d.running = make(chan struct{})
 	if _, _, err := d.Get(leaving); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller who has left: %v", err)
+		t.Errorf("a caller that has canceled its call: %v", err)
 	}
 }
 
-// TestDriftIsWatched checks that only a change wakes a watcher.
+// TestDriftIsWatched checks that Next returns only after a change of the drift.
 func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
 	d := newReader(Deps{Domains: []Source{{"host", host.diff}}}, time.Millisecond, time.Minute)
@@ -139,7 +139,7 @@ func TestDriftIsWatched(t *testing.T) {
 	for host.asked.Load() < 5 {
 		select {
 		case err := <-ended:
-			t.Fatalf("woken for nothing: %v", err)
+			t.Fatalf("Next returns without a change: %v", err)
 		default:
 		}
 	}
@@ -152,7 +152,8 @@ func TestDriftIsWatched(t *testing.T) {
 	}
 }
 
-// TestDriftOfAnotherConfiguration checks that a new configuration invalidates the former drift.
+// TestDriftOfAnotherConfiguration checks that a new configuration (another epoch) invalidates the
+// stored drift before its interval has passed.
 func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host, epoch := &saidDrift{}, atomic.Uint64{}
 	d := newReader(Deps{Domains: []Source{{"host", host.diff}}}, time.Hour, time.Minute)
@@ -167,7 +168,7 @@ func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host.set(nil, "set kernel parameter a")
 	look("[set kernel parameter a]")
 	host.set(nil)
-	look("[set kernel parameter a]") // less than an hour old
+	look("[set kernel parameter a]") // the stored drift is less than an hour old
 	epoch.Add(1)
 	look("[]")
 }

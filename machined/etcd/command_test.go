@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestCommands checks that a command gets the request and its answer is decoded without unknown
-// fields, and that only a successful change adds an event.
+// TestCommands checks that a command gets the request as JSON. The decoder of its answer ignores
+// unknown fields and rejects other faults. Only a successful change adds an event.
 func TestCommands(t *testing.T) {
 	for _, c := range []struct {
 		name, answer string

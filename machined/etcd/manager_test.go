@@ -46,7 +46,7 @@ func TestWithoutEtcd(t *testing.T) {
 			t.Error(err)
 		}
 		if _, wanted := k.wantedSnapshots(); wanted {
-			t.Error("snapshots are wanted")
+			t.Error("a machine without etcd takes snapshots")
 		}
 	}
 }
@@ -79,12 +79,12 @@ func TestSchedule(t *testing.T) {
 		change func()
 		want   []string
 	}{
-		{"after the boot", snapshotDelay - time.Second, func() {}, nil},
+		{"soon after the boot", snapshotDelay - time.Second, func() {}, nil},
 		{"a configuration on trial", 30 * time.Minute, func() { now.Set(Config{Config: c, OnTrial: true}) }, nil},
 		{"a pending upgrade", 30 * time.Minute, func() { now.Set(Config{Config: c}); pending = errors.New("on trial") }, nil},
 		{"a system is being written", 30 * time.Minute, func() { pending, locked = nil, true }, nil},
 		{"due", 30 * time.Minute, func() { locked = false }, both},
-		{"taken", 89 * time.Minute, func() {}, nil},
+		{"not due yet", 89 * time.Minute, func() {}, nil},
 		{"due again", 90 * time.Minute, func() {}, both},
 		{"not configured", 200 * time.Minute, func() { now.Set(Config{}) }, nil},
 	} {
@@ -96,8 +96,8 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestRestoreRejected checks that a restore changes nothing during an upgrade or another snapshot,
-// and without space.
+// TestRestoreRejected checks that a restore is rejected during an upgrade or another snapshot, and
+// that a snapshot is rejected if its size is invalid or DATA has no space for it.
 func TestRestoreRejected(t *testing.T) {
 	locked, pending := true, error(nil)
 	k := New(Deps{

@@ -18,7 +18,8 @@ func configured() *config.Config {
 }
 
 // TestDeleteMemberNode checks that the Node of a control-plane machine is deleted with its etcd
-// member, except for a machine that may come back, or a reassigned name.
+// member. The Node stays if the configuration still has the address of the machine, or if another
+// machine of the cluster has its name.
 func TestDeleteMemberNode(t *testing.T) {
 	nodes, refuse := []string{"m2", "m1", "w1"}, error(nil)
 	c := configured()
@@ -49,8 +50,8 @@ func TestDeleteMemberNode(t *testing.T) {
 			t.Errorf("%s at %s: %q, want %q; there are %v, want %v", c.name, c.at, got, c.want, nodes, c.left)
 		}
 	}
-	refuse = errors.New("it does not answer")
-	if got := k.deleteMemberNode(t.Context(), &api.EtcdMember{Id: "1", Name: "m3"}); got != "it does not answer" {
+	refuse = errors.New("the API does not answer")
+	if got := k.deleteMemberNode(t.Context(), &api.EtcdMember{Id: "1", Name: "m3"}); got != "the API does not answer" {
 		t.Error(got)
 	}
 	now.Set(Config{})

@@ -11,8 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestReencrypt checks that Secrets are re-encrypted only on a control-plane machine whose API
-// server encrypts with the present key.
+// TestReencrypt checks that only a control-plane machine re-encrypts Secrets, and only if its API
+// server encrypts with the present key. DropKeys re-encrypts them before a key is dropped, or
+// counts them in a dry run.
 func TestReencrypt(t *testing.T) {
 	now := cell.New(Config{Config: configured()})
 	former, calls := error(nil), ""
@@ -36,7 +37,7 @@ func TestReencrypt(t *testing.T) {
 	}
 	calls = ""
 	if lines, err := k.DropKeys(t.Context(), nil, false); err != nil || lines != nil || calls != "" {
-		t.Errorf("no key is dropped: %q, %v, called %q", lines, err, calls)
+		t.Errorf("without a key to drop: %q, %v, called %q", lines, err, calls)
 	}
 	if lines, err := k.DropKeys(t.Context(), []string{"a", "b"}, true); err != nil || len(lines) != 1 || lines[0] != "drop the encryption key a, b: 3 of 12 Secrets were encrypted with another key than the present one, and are rewritten" || !strings.Contains(calls, `{"count":true}`) {
 		t.Errorf("%q, %v, called %q", lines, err, calls)
@@ -44,7 +45,7 @@ func TestReencrypt(t *testing.T) {
 	calls = ""
 	former = errors.New("orchestrator-api does not run with the present configuration yet")
 	if _, err := k.Reencrypt(t.Context(), true); !errors.Is(err, former) {
-		t.Errorf("with a former key: %v", err)
+		t.Errorf("while the API server uses a former key: %v", err)
 	}
 	if lines, err := k.DropKeys(t.Context(), []string{"a"}, false); !errors.Is(err, former) || lines != nil || !strings.HasPrefix(err.Error(), "configuration refused; some Secrets may be encrypted again already, nothing else has changed: Cluster.spec: cannot drop the encryption key a: ") {
 		t.Errorf("%q, %v", lines, err)
@@ -55,6 +56,6 @@ func TestReencrypt(t *testing.T) {
 		t.Errorf("without etcd: %v", err)
 	}
 	if calls != "" {
-		t.Errorf("called %q", calls)
+		t.Errorf("the rejected calls ran the commands %q", calls)
 	}
 }

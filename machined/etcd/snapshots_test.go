@@ -27,7 +27,8 @@ func hexDigest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestSendSnapshot checks that the digest is sent last, and not after a failure.
+// TestSendSnapshot checks that the last message has the digest of the snapshot, and that no digest
+// is sent after a failed read.
 func TestSendSnapshot(t *testing.T) {
 	content := bytes.Repeat([]byte("snapshot"), transfer.ChunkSize/8*2+1)
 	var got []byte
@@ -60,11 +61,11 @@ func TestReceiveSnapshot(t *testing.T) {
 		want  string // part of the error; empty: none
 		code  codes.Code
 	}{
-		"whole":  {[]string{"all of ", "", "the data"}, io.EOF, "", codes.OK},
-		"other":  {[]string{"all of ", "the Data"}, io.EOF, "does not match its size and digest, nothing was changed", codes.InvalidArgument},
-		"short":  {[]string{"all of "}, io.EOF, "does not match its size and digest", codes.InvalidArgument},
-		"long":   {[]string{"all of ", "the data", "!"}, io.EOF, "does not match its size and digest", codes.InvalidArgument},
-		"broken": {[]string{"all of "}, gone, "cannot receive the snapshot, nothing was changed: the caller is gone", codes.Canceled},
+		"complete":          {[]string{"all of ", "", "the data"}, io.EOF, "", codes.OK},
+		"other content":     {[]string{"all of ", "the Data"}, io.EOF, "does not match its size and digest, nothing was changed", codes.InvalidArgument},
+		"too short":         {[]string{"all of "}, io.EOF, "does not match its size and digest", codes.InvalidArgument},
+		"too long":          {[]string{"all of ", "the data", "!"}, io.EOF, "does not match its size and digest", codes.InvalidArgument},
+		"broken connection": {[]string{"all of "}, gone, "cannot receive the snapshot, nothing was changed: the caller is gone", codes.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := New(Deps{Stopping: t.Context()})
@@ -92,7 +93,8 @@ func TestReceiveSnapshot(t *testing.T) {
 	}
 }
 
-// TestTransferEnds checks that a shutdown waits for no transfer.
+// TestTransferEnds checks that a running transfer fails at a shutdown, so the shutdown does not
+// wait for a transfer that hangs.
 func TestTransferEnds(t *testing.T) {
 	working, stop := context.WithCancel(t.Context())
 	m := New(Deps{Stopping: working})
@@ -108,7 +110,8 @@ func TestTransferEnds(t *testing.T) {
 	}
 }
 
-// TestTransferSlow checks that a slow caller cannot block a snapshot forever.
+// TestTransferSlow checks that a transfer fails after its limit, although the caller still moves
+// data. So a slow caller cannot block snapshots forever.
 func TestTransferSlow(t *testing.T) {
 	m := New(Deps{Stopping: t.Context()})
 	ended := make(chan struct{})
@@ -128,29 +131,31 @@ func TestTransferSlow(t *testing.T) {
 	}
 }
 
-// TestDataReplaced checks that the replacement of the data is reported after a failed call, because
-// the stored request may take effect later and bring back Nodes of removed machines.
+// TestDataReplaced checks that DataReplaced is called also if etcd cannot start after a restore or
+// a recovery. The stored request may take effect later, and Nodes of removed machines then exist
+// again.
 func TestDataReplaced(t *testing.T) {
 	replaced := 0
-	// which cannot start etcd
+	// This manager of services has no services, so it cannot start etcd.
 	k := New(Deps{Stopping: t.Context(), Services: supervise.NewManager(supervise.Config{}), DataReplaced: func() { replaced++ }})
 	for name, do := range map[string]func() error{
-		"restored":          func() error { _, err := k.activateRestored(nodespec.EtcdRestored{}); return err },
-		"recovered, joined": func() error { return k.restartFor(nodespec.ForceNewClusterFile) },
+		"restored":  func() error { _, err := k.activateRestored(nodespec.EtcdRestored{}); return err },
+		"recovered": func() error { return k.restartFor(nodespec.ForceNewClusterFile) },
 	} {
 		replaced = 0
 		if err := do(); status.Code(err) != codes.Unavailable {
 			t.Errorf("%s: %v", name, err)
 		}
 		if replaced != 1 {
-			t.Errorf("%s: reported %d times", name, replaced)
+			t.Errorf("%s: DataReplaced was called %d times, want 1", name, replaced)
 		}
 	}
 }
 
-// TestRestoreError checks that "nothing was changed" is only reported if no request was stored.
+// TestRestoreError checks that the error of a failed restore says "nothing was changed" only if no
+// request for the restore was stored.
 func TestRestoreError(t *testing.T) {
-	dir, cut := t.TempDir(), errors.New("it was cut short")
+	dir, cut := t.TempDir(), errors.New("the transfer was interrupted")
 	if err := restoreError(dir, cut); !strings.Contains(err.Error(), "nothing was changed") {
 		t.Error(err)
 	}

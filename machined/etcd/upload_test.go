@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestUploadState checks that a failed upload is retried after a growing delay, and that a change
-// of the target resets the state.
+// TestUploadState checks that uploadState retries a failed upload after a growing delay, and that a
+// change of the target resets the state.
 func TestUploadState(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	one := nodespec.EtcdTarget{Place: "https://s3.example.com:443/backups", SecretKey: "old"}
@@ -41,8 +41,8 @@ func TestUploadState(t *testing.T) {
 	s.pending = true
 	for _, want := range []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, time.Hour, time.Hour} {
 		next(true, one)
-		if rest := s.failure(errors.New("no route to host"), now); rest != want || s.problem != "no route to host" {
-			t.Errorf("it rests for %v, not %v: %+v", rest, want, s)
+		if delay := s.failure(errors.New("no route to host"), now); delay != want || s.problem != "no route to host" {
+			t.Errorf("the delay before the next upload is %v, want %v: %+v", delay, want, s)
 		}
 		now = now.Add(want - time.Second)
 		next(false, one)
@@ -59,13 +59,13 @@ func TestUploadState(t *testing.T) {
 	one.SecretKey = "new"
 	next(true, one)
 	if s.problem != "" {
-		t.Errorf("a problem of the secret before: %+v", s)
+		t.Errorf("the state has the problem of the former secret: %+v", s)
 	}
 	next(false, nodespec.EtcdTarget{})
 }
 
-// TestSnapshotTarget checks that only encrypted snapshots have a target, and that only the upload
-// gets the secret.
+// TestSnapshotTarget checks the target of the reference configuration, with the secret key in plain
+// text. Snapshots that are not encrypted, because they have no recipients, have no target.
 func TestSnapshotTarget(t *testing.T) {
 	ref, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -79,12 +79,12 @@ func TestSnapshotTarget(t *testing.T) {
 	}
 	want.Recipients = nil
 	if got := snapshotTarget(want, egress.Config{}); got != (nodespec.EtcdTarget{}) {
-		t.Error("what is not encrypted has a target")
+		t.Error("snapshots that are not encrypted have a target")
 	}
 }
 
-// TestUploader checks that the problem of the last attempt for a target is visible, and that a wake
-// is not lost.
+// TestUploader checks that problem returns the problem of the last upload to a target, until an
+// upload to it succeeds, and that a wakeup is not lost.
 func TestUploader(t *testing.T) {
 	s := uploader{wakeup: cell.NewSignal()}
 	s.state.next(nodespec.EtcdTarget{Place: "a"}, time.Now())
@@ -103,6 +103,6 @@ func TestUploader(t *testing.T) {
 	select {
 	case <-s.wakeup:
 	default:
-		t.Error("nobody was woken")
+		t.Error("the signal wakeup is not set after two calls of Wake")
 	}
 }

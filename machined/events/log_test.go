@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestOneLine checks that the message of an event is one line, also if it is an error of several
-// lines: orlopctl and the console show an event per line.
+// TestOneLine checks that the log joins an error of several lines to a message of one line, because
+// orlopctl and the console show one event per line.
 func TestOneLine(t *testing.T) {
 	log := NewLog()
 	log.Add("disk", "failure", errors.Join(errors.New("cannot mount STATE"), errors.New("no such device")).Error())

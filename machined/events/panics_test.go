@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// TestPanicsAreBounded checks that many panics do not fill the events and the record.
+// TestPanicsAreBounded checks that only the first panics add events and records of the audit log,
+// so many panics do not displace other entries. All panics are counted.
 func TestPanicsAreBounded(t *testing.T) {
 	log, recorded := NewLog(), 0
 	p := NewPanics(func(kind, message string) { log.Add("panics", kind, message) }, func(audit.Call) { recorded++ })
@@ -17,10 +18,10 @@ func TestPanicsAreBounded(t *testing.T) {
 		p.Add(&panics.Error{Where: "a", Value: "b", Stack: strings.Repeat("line\n", 1000)})
 	}
 	if n := len(log.After(0)); n > maxPanicsRecorded*(stackLines+1) || recorded > maxPanicsRecorded {
-		t.Errorf("%d events, %d records", n, recorded)
+		t.Errorf("%d events, %d records of the audit log", n, recorded)
 	}
 	if now, _ := p.State().Get(); now.Panics != 1000 {
-		t.Errorf("%d are counted", now.Panics)
+		t.Errorf("%d panics are counted, want 1000", now.Panics)
 	}
 }
 

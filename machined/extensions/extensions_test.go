@@ -57,12 +57,12 @@ type fixture struct {
 	config               *cell.Cell[*config.Config]
 	loaded               []string
 	overlaid             []string
-	others               error
-	storage              string
+	others               error  // the error of Deps.Others
+	storage              string // the problem of DATA
 	manager              *Manager
 	mountErr, overlayErr error
 	free                 int64  // free space of DATA, in bytes
-	extra                string // another file of each mounted image
+	extra                string // a file of each mounted image that its statement does not name
 	events               []string
 }
 
@@ -110,7 +110,8 @@ func system(version string) System {
 	return System{Version: version, Profile: "qemu", Kernel: kernelRelease, Has: func(path string) bool { return path == "/usr/bin/machined" }}
 }
 
-// Mount implements Kernel. It creates the files of the statement, with their sizes.
+// Mount implements Kernel. In place of a mount, it creates the files of the statement, with their
+// sizes, in the directory target.
 func (f *fixture) Mount(image, target string, s extension.Statement) error {
 	if f.mountErr != nil {
 		return f.mountErr
@@ -296,7 +297,7 @@ func TestRefused(t *testing.T) {
 			f.registry.blobs[image.SHA256] = []byte("{}")
 			return image
 		}},
-		{"too large", "it is too large: it has 0 MiB, and DATA has 512 MiB of free space, of which 512 MiB stay free", func(f *fixture) config.Artifact {
+		{"no space", "it is too large: it has 0 MiB, and DATA has 512 MiB of free space, of which 512 MiB stay free", func(f *fixture) config.Artifact {
 			f.free = reserve
 			return f.publish("x", "0.2.0", nil)
 		}},
@@ -316,13 +317,13 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, states)
 		}
 		if len(f.registry.sent) > 2 {
-			t.Errorf("%s: more than manifest and statement were read", c.name)
+			t.Errorf("%s: other blobs than the manifest and the statement were fetched", c.name)
 		}
 		if entries, _ := os.ReadDir(f.manager.deps.Store.Dir); len(entries) != 0 {
 			t.Errorf("%s: %v is stored", c.name, entries)
 		}
 		if check := Check(states); check.Ok {
-			t.Errorf("%s: healthy", c.name)
+			t.Errorf("%s: the health check does not fail", c.name)
 		}
 	}
 }
@@ -348,8 +349,8 @@ func TestDamagedTransfer(t *testing.T) {
 	}
 }
 
-// TestDamagedStore damages a stored manifest or statement. It checks that the machine fetches
-// manifest and statement again, but not the image, and that an upgrade is rejected until then.
+// TestDamagedStore damages a stored manifest or statement. It checks that the machine rejects an
+// upgrade, and then fetches the manifest and the statement again, but not the image.
 func TestDamagedStore(t *testing.T) {
 	for part, name := range []string{"statement", "manifest"} {
 		f := newFixture(t)
@@ -377,13 +378,14 @@ func TestDamagedStore(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !f.manager.round(t.Context(), c) || f.phases() != "gvisor pending" || len(f.registry.sent) != 2 {
-			t.Errorf("%s: %s, %d blobs were read, %v", name, f.phases(), len(f.registry.sent), f.events)
+			t.Errorf("%s: %s, %d blobs were fetched, want 2; %v", name, f.phases(), len(f.registry.sent), f.events)
 		}
 	}
 }
 
-// TestPruneDamaged damages a manifest that only another configuration names. The machine does not
-// fetch this manifest again, and the damage must not prevent the removal of other files.
+// TestPruneDamaged damages a stored manifest that only the stored configuration of another version
+// names. It checks that the machine retains this file and does not fetch it again, and that it
+// still removes the other files.
 func TestPruneDamaged(t *testing.T) {
 	f := newFixture(t)
 	saved, former := f.publish("gvisor", "0.1.0", nil), f.publish("storage", "0.2.0", nil)
@@ -401,7 +403,8 @@ func TestPruneDamaged(t *testing.T) {
 	}
 }
 
-// TestPlan checks the phase that Plan gives to an extension beside an extension that takes effect.
+// TestPlan plans two extensions. The first one has the name "first" and is valid. The table has the
+// phase and the problem of the second one, which can be in conflict with the first.
 func TestPlan(t *testing.T) {
 	item := func(name, version string, change func(*extension.Statement)) Item {
 		s := extension.Statement{Name: name, Version: "1", System: version, Profile: "qemu", Kernel: kernelRelease, Files: []extension.File{{Path: "/usr/bin/" + name}}}
@@ -441,7 +444,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, states)
 		}
 		if failed := Problem(states, "0.2.0"); c.phase == Refused && c.item.Err == nil && failed == "" {
-			t.Errorf("%s: Problem reports none, so a version on trial would be committed", c.name)
+			t.Errorf("%s: Problem returns no problem, so a version on trial would be committed", c.name)
 		}
 	}
 }
@@ -481,7 +484,8 @@ func TestCheckUpgrade(t *testing.T) {
 	}
 }
 
-// TestUpgradeOfMachine checks CheckUpgrade of a manager before and after the extension is stored.
+// TestUpgradeOfMachine checks that a machine rejects an upgrade until it has stored an extension
+// for the running and for the new version, and again if DATA has a problem.
 func TestUpgradeOfMachine(t *testing.T) {
 	f := newFixture(t)
 	if err := f.manager.CheckUpgrade("0.3.0"); err != nil {
@@ -511,9 +515,9 @@ func TestUpgradeOfMachine(t *testing.T) {
 	}
 }
 
-// TestActivationFails checks that the manager reports an extension that cannot be mounted, that it
-// fetches a damaged image again, and that it rejects an image with a file that its statement does
-// not name.
+// TestActivationFails checks four failures of an activation. The manager reports an extension that
+// it cannot mount, and a failed overlay. It rejects an image with a file that its statement does
+// not name, and it fetches a damaged image again.
 func TestActivationFails(t *testing.T) {
 	f := newFixture(t)
 	c := f.configure(f.publish("gvisor", "0.2.0", nil))
@@ -527,7 +531,7 @@ func TestActivationFails(t *testing.T) {
 		t.Errorf("%+v", states)
 	}
 	if Problem(states, "0.2.0") == "" {
-		t.Error("Problem reports none, so a version on trial would be committed")
+		t.Error("Problem returns no problem, so a version on trial would be committed")
 	}
 
 	f.boot()
@@ -569,8 +573,8 @@ func TestActivationFails(t *testing.T) {
 	}
 }
 
-// TestWrongRoot checks that an image whose statement has another root hash stays stored: another
-// fetch would not help.
+// TestWrongRoot checks that the machine does not fetch an image again if it cannot be mounted
+// because the root hash in its statement is wrong: the fetched image would be the same.
 func TestWrongRoot(t *testing.T) {
 	f := newFixture(t)
 	c := f.configure(f.publish("x", "0.2.0", func(s *extension.Statement) { s.Root = strings.Repeat("ab", verity.HashSize) + ",8,8," }))
@@ -610,14 +614,16 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestOverlay checks that the files of the system hide files of extensions with the same path.
+// TestOverlay checks that /usr of the system is the first directory of the overlay, so its files
+// hide files of extensions with the same path.
 func TestOverlay(t *testing.T) {
 	if m := overlay([]string{"/run/a", "/run/b"}); m.Data != "lowerdir=/usr:/run/a/usr:/run/b/usr" || m.Target != "/usr" {
 		t.Error(m)
 	}
 }
 
-// TestOpen checks which files of the store other machines can read.
+// TestOpen checks that Open, which serves other machines, opens a stored blob by its digest, and no
+// file by another name.
 func TestOpen(t *testing.T) {
 	f := newFixture(t)
 	image := f.publish("gvisor", "0.2.0", nil)

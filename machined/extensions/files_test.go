@@ -8,7 +8,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/extension"
 )
 
-// TestOwnFiles checks which paths belong to the system, also if a directory is replaced later.
+// TestOwnFiles checks for which paths Has returns true, so an extension must not have them: the
+// files of the system, all paths outside its directory, and all paths if the directory cannot be
+// read. NewOwnFiles opens the directory, so the result stays the same if the directory is replaced
+// later.
 func TestOwnFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "usr")
 	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o750); err != nil {
@@ -30,11 +33,12 @@ func TestOwnFiles(t *testing.T) {
 		}
 	}
 	if missing := NewOwnFiles(dir); !missing.Has(dir + "/bin/runsc") {
-		t.Error("the files of an unreadable directory are unknown, and a path counts as free")
+		t.Error("the directory cannot be read, but a path in it does not belong to the system")
 	}
 }
 
-// TestMakeState checks that the directory of a service is its own, and that it can be made again.
+// TestMakeState checks that only the user of a service can read the state directory of the service,
+// and that makeState succeeds if the directory exists.
 func TestMakeState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state/agent")
 	for range 2 {

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
-// sampleImage copies testdata/sample.img and returns it with its statement. `imager extension` has
-// made both of a file with 40000 letters x and a link to it.
+// sampleImage copies testdata/sample.img and returns the path of the copy and its statement.
+// `imager extension` has made both files from a file with 40000 letters x and a link to this file.
 func sampleImage(t *testing.T) (string, extension.Statement) {
 	t.Helper()
 	var s extension.Statement
@@ -40,8 +40,9 @@ func sampleImage(t *testing.T) (string, extension.Statement) {
 	return file, s
 }
 
-// TestKernel mounts an image, compares it, puts it below another directory by an overlay, and
-// checks that its unmount releases the loop device and the device of dm-verity.
+// TestKernel mounts an image and compares its files with its statement. It then mounts an overlay
+// in which files of another directory hide files of the image. Last, it checks that the unmount
+// releases the loop device and the device of dm-verity.
 func TestKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("makes devices: runs under the product kernel only (make kernel)")
@@ -86,7 +87,8 @@ func TestKernel(t *testing.T) {
 	mountAgain(t, image, target, s)
 }
 
-// mountAgain mounts an image when the kernel has removed its former device.
+// mountAgain mounts an image again. It retries until the kernel has removed the former devices of
+// the image.
 func mountAgain(t *testing.T, image, target string, s extension.Statement) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
@@ -103,7 +105,8 @@ func mountAgain(t *testing.T, image, target string, s extension.Statement) {
 	}
 }
 
-// TestDamaged checks that a read of a damaged file fails, and that the kernel continues.
+// TestDamaged checks that a read of a damaged file fails with an error (EIO), instead of a panic of
+// the kernel.
 func TestDamaged(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("makes devices: runs under the product kernel only (make kernel)")

@@ -19,7 +19,8 @@ func (namedSource) Open(context.Context, artifact.Blob) (io.ReadCloser, error) {
 	return nil, errors.New("not opened")
 }
 
-// TestPlaces checks the order of the places, and which of them a machine has.
+// TestPlaces checks from which sources a machine fetches an extension, and in which order. If the
+// registry has an error, the other sources are tried first.
 func TestPlaces(t *testing.T) {
 	image := config.Artifact{Registry: "registry.example.com", Repository: "gvisor", SHA256: strings.Repeat("0", 64)}
 	in := config.New("m1", config.RoleWorker)
@@ -27,7 +28,7 @@ func TestPlaces(t *testing.T) {
 	for name, test := range map[string]struct {
 		config     *config.Config
 		containerd bool
-		err        error // of the registry
+		err        error // the error of Places.Registry
 		want       []string
 	}{
 		"no cluster, no containerd": {config.New("m1", config.RoleWorker), false, nil, []string{"registry registry.example.com"}},
@@ -56,7 +57,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestSaved checks the extensions of saved documents.
+// TestSaved checks that SavedImages returns the extensions of stored configurations, and that a
+// rollback to a configuration is rejected if its extensions are not stored.
 func TestSaved(t *testing.T) {
 	f := newFixture(t)
 	c := config.New("m1", config.RoleWorker)
@@ -70,9 +72,11 @@ func TestSaved(t *testing.T) {
 		t.Errorf("unknown documents: %v, %v", all, err)
 	}
 	if err := f.manager.CheckRollback(documents); err == nil || !strings.Contains(err.Error(), "is not stored") {
-		t.Errorf("a rollback loses an extension: %v", err)
+		t.Errorf("a rollback to a configuration with a missing extension: %v", err)
 	}
-	for _, other := range []string{"", "kind: Pod\n"} { // the other version reads it
+	// CheckRollback accepts documents that this version cannot read, because the other version
+	// reads them.
+	for _, other := range []string{"", "kind: Pod\n"} {
 		if err := f.manager.CheckRollback([]byte(other)); err != nil {
 			t.Errorf("%q: %v", other, err)
 		}

@@ -14,21 +14,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/extension"
 )
 
-// The tests of this file show refusals of attacks; docs/updates.md has the table.
+// The tests of this file show that a machine rejects attacks; docs/updates.md has the table of
+// attacks.
 
-// useMirror puts a source before the registry.
+// useMirror makes a source the first source of the machine; the second is the registry.
 func (f *fixture) useMirror(from artifact.Source) {
 	f.manager.deps.Sources = func(*config.Config, config.Artifact) []Source {
 		return []Source{{"mirror", from}, {"registry registry.example.com", f.registry}}
 	}
 }
 
-// TestMaliciousMirror checks that a mirror which sends other bytes, or the files of another
-// extension, does not keep a machine from the extension that the registry has.
+// TestMaliciousMirror makes a mirror the first source of a machine. The mirror sends other bytes,
+// or the files of another extension. The test checks that the machine then fetches the extension
+// from the registry.
 func TestMaliciousMirror(t *testing.T) {
 	for name, lie := range map[string]func(f *fixture, wanted config.Artifact, mirror *memory){
 		"another manifest": func(f *fixture, wanted config.Artifact, mirror *memory) {
-			other := f.publish("x", "0.1.0", nil) // an earlier one, with a valid signature
+			other := f.publish("x", "0.1.0", nil) // an earlier version, with a valid signature
 			mirror.blobs[wanted.SHA256] = f.registry.blobs[other.SHA256]
 		},
 		"another statement and image": func(f *fixture, wanted config.Artifact, mirror *memory) {
@@ -37,12 +39,12 @@ func TestMaliciousMirror(t *testing.T) {
 			}
 			mirror.blobs[wanted.SHA256] = f.registry.blobs[wanted.SHA256]
 		},
-		"an image that ends early": func(f *fixture, _ config.Artifact, mirror *memory) {
+		"an incomplete image": func(f *fixture, _ config.Artifact, mirror *memory) {
 			for sum, content := range f.registry.blobs {
 				mirror.blobs[sum] = content[:min(len(content), 1<<14)]
 			}
 		},
-		"nothing": func(*fixture, config.Artifact, *memory) {},
+		"no files": func(*fixture, config.Artifact, *memory) {},
 	} {
 		f := newFixture(t)
 		mirror := &memory{blobs: map[string][]byte{}}
@@ -55,11 +57,11 @@ func TestMaliciousMirror(t *testing.T) {
 	}
 }
 
-// endless is a source that sends zeros without an end after one of its files.
+// endless is a source that, after the content of one of its files, sends zeros without an end.
 type endless struct {
 	from *memory
-	sum  string // of the file
-	read int64
+	sum  string // the digest of this file
+	read int64  // how many of the zeros were read, in bytes
 }
 
 func (e *endless) Open(ctx context.Context, b artifact.Blob) (io.ReadCloser, error) {
@@ -78,7 +80,9 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEndless checks that at most the permitted or the signed size of each file is read.
+// TestEndless checks that a machine stops reading a file that does not end: a manifest or statement
+// at the permitted size, an image at the size in its signed statement. The machine then stores no
+// file.
 func TestEndless(t *testing.T) {
 	for _, part := range []string{"manifest", "statement", "image"} {
 		f := newFixture(t)
@@ -93,7 +97,7 @@ func TestEndless(t *testing.T) {
 			return []Source{{"mirror", source}}
 		}
 		if f.manager.round(t.Context(), f.configure(wanted)) || source.read == 0 || source.read > 2*extension.MaxStatement {
-			t.Errorf("%s: %d bytes were read, %q", part, source.read, f.events)
+			t.Errorf("%s: %d bytes were read after the end of the file, %q", part, source.read, f.events)
 		}
 		states, _ := f.manager.States().Get()
 		if want := map[string]string{"manifest": "has more than 65536 bytes", "statement": "has more than 2097152 bytes", "image": "does not match the digest or the size"}[part]; !strings.Contains(states[0].Problem, want) {
@@ -105,8 +109,9 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestAnyOrder checks that no version of an extension becomes impossible by another that was there
-// before: the machine records no versions, and the configuration names a digest.
+// TestAnyOrder checks that a machine accepts the versions of an extension in any order, also a
+// lower version after a higher one. The machine records no versions, and the configuration names a
+// digest.
 func TestAnyOrder(t *testing.T) {
 	f := newFixture(t)
 	high := f.publish("x", "0.2.0", func(s *extension.Statement) { s.Version = "99999" })

@@ -23,11 +23,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// fake is a machine in a test.
+// fake implements the parts of a machine from which a Reader reads facts.
 type fake struct {
 	damaged error    // error of the ledger; nil: the ledger is readable
 	links   []string // missing links
-	reads   int      // number of reads of STATE
+	reads   int      // number of reads of the ledger, which is on STATE
 }
 
 func (f *fake) Revocations() ([]trust.Revocation, error) {
@@ -86,7 +86,7 @@ func clustered(t *testing.T) *config.Config {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	// the content of this CA is irrelevant for the tests
+	// The tests need an operator CA, but no particular one, so they use the client CA.
 	c.Machine.Spec.Trust.OperatorCAs = []config.Certificate{c.Cluster.Spec.PKI.Client.Cert}
 	return c
 }
@@ -106,12 +106,13 @@ func TestPlanWithoutCluster(t *testing.T) {
 	}
 }
 
-// TestPlan checks the facts of a machine in a cluster, with and without storage.
+// TestPlan checks the facts of a machine in a cluster, with and without storage. The machine has
+// too little memory for Kubernetes.
 func TestPlan(t *testing.T) {
 	f, c := &fake{}, clustered(t)
 	got := f.reader("").Plan(c, network.State{})
 	if got.Services.Refusal == nil || !strings.Contains(got.Services.Refusal.Error(), "memory") {
-		t.Errorf("too little memory: %v", got.Services.Refusal)
+		t.Errorf("with too little memory: the refusal is %v", got.Services.Refusal)
 	}
 	if got.Services.Volumes == nil || got.Swap != 7 {
 		t.Errorf("%+v", got.Services)
@@ -124,31 +125,32 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestDamagedLedger checks that no issued certificate is valid while the ledger, and so the list of
-// revocations, is unreadable.
+// TestDamagedLedger checks that the API accepts no issued client certificates while the ledger
+// cannot be read, because the list of revocations is then unknown. It still accepts the operator
+// CAs.
 func TestDamagedLedger(t *testing.T) {
 	f := &fake{damaged: errors.New("torn")}
 	got := f.reader("").API(clustered(t), network.State{}).Trust
 	if got.Problem != nil || len(got.Callers.Clients) != 0 || len(got.Callers.Operators) == 0 {
-		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(got.Callers.Clients), len(got.Callers.Operators), got.Problem)
+		t.Errorf("%d bytes of client CAs, %d bytes of operator CAs, %v", len(got.Callers.Clients), len(got.Callers.Operators), got.Problem)
 	}
 }
 
-// TestTransition checks the facts about a change of the configuration, and that an unreadable fact
-// is an error.
+// TestTransition checks the facts about a change of the configuration, and that Transition returns
+// an error if a fact cannot be read.
 func TestTransition(t *testing.T) {
 	f, c := &fake{links: []string{"eth1"}}, clustered(t)
 	got, err := f.reader("no disk").Transition(t.Context(), Change{OnTrial: true, Request: &api.ApplyRequest{}}, c)
 	if err == nil || !strings.Contains(err.Error(), "netlink: closed") {
-		t.Errorf("the links are unreadable: %v", err)
+		t.Errorf("the taken links cannot be read: %v", err)
 	}
 	if !got.OnTrial || got.Upgrade == nil || got.Machine.NoStorage != "no disk" || got.Machine.CPUs != 2 || !slices.Equal(got.Hardware.MissingLinks, f.links) || got.Caller.CA != "" {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestCheckLockout checks that a configuration is rejected if it does not trust the caller's CA,
-// for each kind of CA.
+// TestCheckLockout checks that a configuration is rejected if it does not trust the CA of its
+// caller. It is accepted if this CA is its client CA or one of its operator CAs.
 func TestCheckLockout(t *testing.T) {
 	client := clustered(t).Cluster.Spec.PKI.Client
 	next := clustered(t)

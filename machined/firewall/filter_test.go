@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestFirewallThatDoesNotLoad checks that only the API port is reachable until the kernel accepts
-// the rules, and that a running machine retains its rules.
+// TestFirewallThatDoesNotLoad checks the rules that are active if the kernel rejects rules. At the
+// start of a machine, only the API port is reachable until the kernel accepts the rules. A running
+// machine retains its former rules.
 func TestFirewallThatDoesNotLoad(t *testing.T) {
 	want := &Config{Open: []Rule{{Protocol: "tcp", Port: 50000}}, SystemPorts: []int{50000}}
 	other := &Config{Open: []Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, SystemPorts: []int{50000}}
@@ -17,20 +18,20 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 	for name, c := range map[string]struct {
 		before  installed
 		want    *Config
-		refuses []string // rejected by the kernel
-		now     string
+		refuses []string // the commands that the kernel rejects
+		now     string   // the active rules after the call
 		ok      bool
 		exposed bool
 	}{
-		"it loads, without a port guard":   {installed{}, want, nil, full, true, true},
-		"it loads":                         {installed{guard: "g"}, want, nil, full, true, false},
-		"it does not at the start":         {installed{guard: "g"}, want, []string{full}, closed, false, false},
-		"it does after that":               {installed{guard: "g", firewall: closed}, want, nil, full, true, false},
-		"it does not after that":           {installed{guard: "g", firewall: closed}, want, []string{full}, closed, false, false},
-		"nothing loads at the start":       {installed{guard: "g"}, want, []string{full, closed}, "", false, true},
-		"another does not, at work":        {installed{firewall: full, started: true}, other, []string{changed}, full, false, false},
-		"the first does not, at work":      {installed{started: true}, want, []string{full}, "", false, false},
-		"none, and it cannot be taken off": {installed{firewall: full, started: true}, nil, []string{Absent}, full, false, false},
+		"rules accepted, no port guard":         {installed{}, want, nil, full, true, true},
+		"rules accepted":                        {installed{guard: "g"}, want, nil, full, true, false},
+		"rules rejected at the start":           {installed{guard: "g"}, want, []string{full}, closed, false, false},
+		"rules accepted after a rejection":      {installed{guard: "g", firewall: closed}, want, nil, full, true, false},
+		"rules rejected again":                  {installed{guard: "g", firewall: closed}, want, []string{full}, closed, false, false},
+		"all rules rejected at the start":       {installed{guard: "g"}, want, []string{full, closed}, "", false, true},
+		"running machine, other rules rejected": {installed{firewall: full, started: true}, other, []string{changed}, full, false, false},
+		"running machine, first rules rejected": {installed{started: true}, want, []string{full}, "", false, false},
+		"running machine, removal rejected":     {installed{firewall: full, started: true}, nil, []string{Absent}, full, false, false},
 	} {
 		r := c.before
 		err := r.install(t.Context(), func(_ context.Context, commands string, _ ...string) error {
@@ -40,7 +41,7 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 			return nil
 		}, c.want)
 		if (err == nil) != c.ok || r.firewall != c.now || r.exposed(c.want) != c.exposed {
-			t.Errorf("%s: %v, exposed %v, in force:\n%s", name, err, r.exposed(c.want), r.firewall)
+			t.Errorf("%s: %v, exposed %v, active rules:\n%s", name, err, r.exposed(c.want), r.firewall)
 		}
 	}
 }
@@ -89,7 +90,7 @@ func TestGuardThatDoesNotLoad(t *testing.T) {
 		}
 		f.SetStarted()
 		if f.Exposed(want) {
-			t.Errorf("%s: a running machine holds its services back", name)
+			t.Errorf("%s: Exposed is true on a running machine, so its services would wait", name)
 		}
 	}
 }

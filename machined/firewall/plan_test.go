@@ -17,7 +17,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
-// TestCommands shows the whole table.
+// TestCommands compares all lines and nftables commands of a firewall with golden files.
 func TestCommands(t *testing.T) {
 	c := &Config{
 		Open: []Rule{
@@ -37,8 +37,9 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestAllow checks that a port open to all networks becomes open to the named networks and the
-// machines of the cluster, and that any other port becomes open to the named networks too.
+// TestAllow checks that Allow restricts a port that is open to all networks: it is then open to the
+// named networks and the machines of the cluster only. Any other port is opened to the named
+// networks, too.
 func TestAllow(t *testing.T) {
 	own := prefixes("10.0.0.1/32")
 	open := []Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 10250, From: own}, {Protocol: "udp", Port: 51820}}
@@ -61,6 +62,6 @@ func TestAllow(t *testing.T) {
 		t.Errorf("got %q, want %q", lines, want)
 	}
 	if len(open[0].From) != 0 {
-		t.Error("the rules that were given have changed")
+		t.Error("Allow has changed its argument")
 	}
 }

@@ -19,8 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/egress/egresstest"
 )
 
-// TestOpen checks that containerd, with the URL, and the API server, by the socket, reach a server
-// through the proxy of the site, and that no other client of the loopback address does.
+// TestOpen checks that containerd and the API server reach a server through the forwarder and the
+// proxy of the site: containerd by the URL with its credentials, the API server by the socket.
+// Another client, which has no credentials, is rejected.
 func TestOpen(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer server.Close()
@@ -75,7 +76,8 @@ func TestOpen(t *testing.T) {
 	if text, err := get(&http.Transport{Proxy: http.ProxyURL(&stranger)}); err == nil || !strings.Contains(err.Error(), "Forbidden") {
 		t.Errorf("another program: %q, %v", text, err)
 	}
-	// as upstream's egress selector does (k8s.io/apiserver/pkg/server/egressselector)
+	// dial connects as upstream's egress selector does
+	// (k8s.io/apiserver/pkg/server/egressselector).
 	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		if err != nil {

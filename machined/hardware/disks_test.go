@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
 
-// TestDisks checks that each property of a disk reaches the parts that use it.
+// TestDisks checks that the three conversions of a disk (for volumes, wear and inventory) copy each
+// property that they need.
 func TestDisks(t *testing.T) {
 	partition, content := uuid.New(), uuid.New()
 	all := []disk.Disk{{

@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
-// TestInstallDisk checks that all properties of a disk reach the selection, and that boot media are
-// marked.
+// TestInstallDisk checks that installDisk copies all properties of a disk. It marks the disk from
+// which the system runs, and the medium of a configuration, because nothing can be installed on
+// them.
 func TestInstallDisk(t *testing.T) {
 	root := uuid.New()
 	d := disk.Disk{
@@ -30,15 +31,16 @@ func TestInstallDisk(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := installDisk(d, []seed.Device{{Path: "/dev/sda1", Disk: "/dev/sda", Label: "cidata"}}).Medium; got != "it is the medium cidata" {
-		t.Errorf("a disk that is the configuration's medium: %q", got)
+		t.Errorf("the disk with the configuration: the field Medium is %q", got)
 	}
 	d.Boot = true
 	if installDisk(d, nil).Medium == "" {
-		t.Error("the disk that the system runs from may be installed to")
+		t.Error("the disk from which the system runs is not marked as a medium")
 	}
 }
 
-// TestUpgradeSlot checks that the slots are those of the disk from which the system runs.
+// TestUpgradeSlot checks that an upgrade writes to the other slot of the disk from which the system
+// runs. Another disk has a copy of all partitions.
 func TestUpgradeSlot(t *testing.T) {
 	partition := func(path, label string, number int) disk.Partition {
 		return disk.Partition{Entry: disk.Entry{Number: number, Label: label, Size: 7}, Path: path}

@@ -11,7 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
 )
 
-// TestNICs checks the links of the inventory.
+// TestNICs checks the network interfaces of the inventory: physical links only, without link-local
+// addresses, and with speed and LLDP neighbors.
 func TestNICs(t *testing.T) {
 	s := network.State{Links: []network.LinkState{
 		{Name: "lo", Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("127.0.0.1/8")}}},
@@ -31,7 +32,7 @@ func TestNICs(t *testing.T) {
 	}
 }
 
-// TestLLDPLinks checks that only Ethernet devices that are up have LLDP.
+// TestLLDPLinks checks that LLDP runs only on physical Ethernet links that are up.
 func TestLLDPLinks(t *testing.T) {
 	got := LLDPLinks(network.State{Links: []network.LinkState{
 		{Name: "lo", Index: 1, MAC: "00:00:00:00:00:00", Up: true},

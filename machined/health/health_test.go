@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestHealthWaitsForTheConfiguration checks that a machine is not healthy after a change until the
-// change is active.
+// TestHealthWaitsForTheConfiguration checks that a machine is unhealthy after a change of its
+// configuration, until the change is active.
 func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
 	ConfigurationNotActive(health, "not active yet: orchestrator-api")
@@ -24,7 +24,8 @@ func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestHealthNamesProblems checks that a problem of a ready component is unhealthy, and is reported.
+// TestHealthNamesProblems checks that the check of a component fails if the component is ready but
+// has a problem, and that the machine is then unhealthy.
 func TestHealthNamesProblems(t *testing.T) {
 	services := []supervise.Status{{Name: "orchestrator-api", State: supervise.Running, Components: []supervise.Component{
 		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "problem: APIService v1.example.org: it cannot be reached"},
@@ -39,12 +40,12 @@ func TestHealthNamesProblems(t *testing.T) {
 		}
 	}
 	if health.Healthy {
-		t.Error("healthy")
+		t.Error("the machine is healthy although a component has a problem")
 	}
 }
 
-// TestAdd checks that a failed check makes a machine unhealthy, and that a check without a problem
-// adds nothing.
+// TestAdd checks that a failed check makes a machine unhealthy, and that Add adds no check if
+// Firewall or Unanswered finds no problem.
 func TestAdd(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true}
 	if Add(health, Firewall("", time.Time{})); !health.Healthy || len(health.Checks) > 0 {
@@ -63,7 +64,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestWear checks that only a disk that must be replaced is unhealthy.
+// TestWear checks that only a disk with a problem makes the machine unhealthy. A worn disk is
+// mentioned, and a disk with unknown wear is not.
 func TestWear(t *testing.T) {
 	worn := wear.Disk{Path: "/dev/nvme0n1", Remark: "worn"}
 	failing := wear.Disk{Path: "/dev/sda", Serial: "S", Problem: "failing"}
@@ -84,8 +86,8 @@ func TestWear(t *testing.T) {
 	}
 }
 
-// TestStorage checks that a file system with an error is unhealthy, and that a repaired file
-// system is healthy and stays visible.
+// TestStorage checks that a file system with an error makes the machine unhealthy. A repaired file
+// system does not, but its former errors stay visible.
 func TestStorage(t *testing.T) {
 	broken := disk.FilesystemErrors{Label: "DATA", Device: "/dev/vda5", Faults: superblock.Errors{Marked: true, Count: 1, First: superblock.Error{Function: "ext4_lookup"}}}
 	repaired := broken
@@ -94,9 +96,9 @@ func TestStorage(t *testing.T) {
 		name    string
 		list    []disk.FilesystemErrors
 		healthy bool
-		detail  string // a part of it; empty: no check
+		detail  string // a part of the detail; empty: there is no check
 	}{
-		{"sound", nil, true, ""},
+		{"no errors", nil, true, ""},
 		{"broken", []disk.FilesystemErrors{broken}, false, "DATA (/dev/vda5): the file system has 1 error"},
 		{"repaired", []disk.FilesystemErrors{repaired}, true, "had 1 error"},
 	} {

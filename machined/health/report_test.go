@@ -19,9 +19,9 @@ import (
 // source is a machine in a cluster whose state a test sets.
 type source struct {
 	now    *cell.Cell[Snapshot]
-	floor  error    // of the highest epoch
-	waits  []string // services that wait
-	failed error    // of their list
+	floor  error    // error of ReadEpochFloor
+	waits  []string // the services that do not run with the configuration yet
+	failed error    // error of WaitingServices
 }
 
 func newSource(applied time.Time) *source {
@@ -54,7 +54,7 @@ func list(h *api.HealthResponse) (out []string) {
 	return out
 }
 
-// TestReportOrder checks the order of the checks, and that each subject counts.
+// TestReportOrder checks that the report contains the checks of all subjects, in a fixed order.
 func TestReportOrder(t *testing.T) {
 	s := newSource(time.Now().Add(-time.Hour))
 	s.now.Update(func(n Snapshot) Snapshot {
@@ -76,8 +76,8 @@ func TestReportOrder(t *testing.T) {
 	}
 }
 
-// TestReportWaits checks that the health is read again after a change, and each second while
-// services wait or STATE does not answer.
+// TestReportWaits checks that Watch reports the health again after a change. While services do not
+// run with the configuration, or STATE does not answer, Watch reports it each second.
 func TestReportWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(time.Now())
@@ -92,7 +92,7 @@ func TestReportWaits(t *testing.T) {
 				s.waits, s.failed = nil, fmt.Errorf("%w: no result", limits.ErrUnknown)
 			case 3:
 				s.failed = nil
-			case 4: // nothing to wait for
+			case 4: // no service waits, and STATE answers, so only a change causes a report
 				time.AfterFunc(time.Hour, func() { s.now.Update(func(n Snapshot) Snapshot { n.Firewall = "no rules"; return n }) })
 			}
 			return len(got) < 5, nil
@@ -110,7 +110,7 @@ func TestReportWaits(t *testing.T) {
 	})
 }
 
-// TestReportEnds checks that an error of the receiver, and the end of the context, end the report.
+// TestReportEnds checks that Watch returns if its callback returns an error or the context ends.
 func TestReportEnds(t *testing.T) {
 	r, stop := newSource(time.Time{}).reporter(), errors.New("closed")
 	if err := r.Watch(t.Context(), func(*api.HealthResponse) (bool, error) { return true, stop }); !errors.Is(err, stop) {

@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 )
 
-// TestFactsOfThisKernel reads the kernel that the test runs on.
+// TestFactsOfThisKernel checks that the facts of the kernel on which the test runs can be read and
+// are plausible.
 func TestFactsOfThisKernel(t *testing.T) {
 	k := NewKernel(nil)
 	facts, err := k.ReadFacts()
@@ -31,25 +32,28 @@ func TestFactsOfThisKernel(t *testing.T) {
 	for _, p := range processes {
 		if p.PID == os.Getpid() {
 			if p.ProcessorSeconds < 0 || p.Anonymous == 0 || p.Threads == 0 || p.Parent != os.Getppid() || p.UID != os.Getuid() {
-				t.Errorf("myself: %+v", p)
+				t.Errorf("the process of the test: %+v", p)
 			}
 			return
 		}
 	}
-	t.Error("this process is not in the list")
+	t.Error("the process of the test is not in the list")
 }
 
+// TestProcessorSeconds checks that processorSeconds reads the processor time from a line of
+// /proc/PID/stat, also if the name of the process contains a parenthesis.
 func TestProcessorSeconds(t *testing.T) {
 	const stat = "196 (odd) name) S 1 196 196 0 -1 4194560 41 0 300 0 1234 66 0 0 20 0 9 0 1193 1 2 18446744073709551615"
 	if got := processorSeconds(stat); got != 13 {
 		t.Errorf("%v, want 13", got)
 	}
 	if got := processorSeconds("196 (cut) S 1"); got != 0 {
-		t.Errorf("of a short line: %v, want 0", got)
+		t.Errorf("an incomplete line: %v, want 0", got)
 	}
 }
 
-// fakeKernel returns a kernel with its files in a directory.
+// fakeKernel returns a Kernel that reads and writes the given files in a temporary directory
+// instead of /proc, /sys and the control groups.
 func fakeKernel(t *testing.T, files map[string]string) *Kernel {
 	t.Helper()
 	root := t.TempDir()
@@ -107,7 +111,7 @@ func TestOperations(t *testing.T) {
 		{Verb: SetGroup, Group: "/orlop", Name: "memory.min", Value: "4096"},
 		{Verb: WriteID, Value: "0123456789abcdef0123456789abcdef"},
 	}
-	for range 2 { // each is safe to repeat
+	for range 2 { // each operation can be repeated
 		for _, op := range k.Bind(ops) {
 			if err := op.Do(t.Context()); err != nil {
 				t.Fatalf("%s: %v", op, err)

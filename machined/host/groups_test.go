@@ -2,9 +2,10 @@ package host
 
 import "testing"
 
-// TestSystemShare checks that pods that want all CPU leave four fifths to the system, on every
-// machine with up to 64 processors and for any reservation. kubelet is the weight of all pods
-// (getCPUWeight in pkg/kubelet/cm/cgroup_manager_linux.go).
+// TestSystemShare checks that the system gets four fifths of the processor time if the system and
+// the pods both need all of it. This is true on every machine with up to 64 processors and for
+// several reservations. The function kubelet computes the weight that the kubelet gives to all pods
+// together (getCPUWeight in pkg/kubelet/cm/cgroup_manager_linux.go).
 func TestSystemShare(t *testing.T) {
 	kubelet := func(allocatable int) int { return 1 + (max(allocatable*1024/1000, 2)-2)*9999/262142 }
 	for cpus := 1; cpus <= 64; cpus++ {
@@ -16,6 +17,6 @@ func TestSystemShare(t *testing.T) {
 		}
 	}
 	if got := systemWeight(1024); got != 10000 {
-		t.Errorf("a large machine: %d is no weight", got)
+		t.Errorf("a machine with 1024 processors: the weight is %d, want the maximum 10000", got)
 	}
 }

@@ -21,7 +21,8 @@ func link(t *testing.T, k *Kernel, links map[string]string) {
 	}
 }
 
-// TestSensors reads two chips in the kernel's format; a part of the second chip is broken.
+// TestSensors reads the sensors of two chips from files in the kernel's format. One sensor cannot
+// be read, and one reports a fault.
 func TestSensors(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"sys/class/hwmon/hwmon0/name": "coretemp\n", "sys/class/hwmon/hwmon0/uevent": "",
@@ -51,8 +52,8 @@ func TestSensors(t *testing.T) {
 	}
 }
 
-// TestThermalZones checks that thermal zones count if no chip measures a temperature, and that a
-// machine without sensors has an empty list.
+// TestThermalZones checks that the list contains the thermal zones if no chip measures a
+// temperature. The list of a machine without sensors is empty, and so is its list of PCI devices.
 func TestThermalZones(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"sys/class/hwmon/hwmon0/name": "acpi_fan\n", "sys/class/hwmon/hwmon0/fan1_input": "900\n",
@@ -99,8 +100,8 @@ func TestPCI(t *testing.T) {
 	}
 }
 
-// TestMeasurable checks that each file system counts once, and that file systems that may block are
-// not queried.
+// TestMeasurable checks that measurable returns each file system once, and no file systems whose
+// server may not answer, such as NFS and FUSE. It also checks the figures of two file systems.
 func TestMeasurable(t *testing.T) {
 	of := func(source, target, kind string) mount.Mount {
 		return mount.Mount{Source: source, Target: target, Type: kind}
@@ -128,7 +129,7 @@ func TestMeasurable(t *testing.T) {
 		t.Errorf("got %+v, want %+v", erofs, want)
 	}
 	if list, err := NewKernel(nil).ReadUsage(); err != nil || list == nil {
-		t.Errorf("of this kernel: %v, %v", list, err)
+		t.Errorf("ReadUsage of the kernel on which the test runs: %v, %v", list, err)
 	}
 }
 
@@ -148,8 +149,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestSysctls checks that the listed parameters have actual and desired values, and that the
-// sources system and configuration are correct.
+// TestSysctls checks the actual value, the desired value and the source of each listed parameter.
+// The source is the system or the configuration.
 func TestSysctls(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/sys/kernel/panic": "10\n", "proc/sys/net/core/somaxconn": "128\n", "proc/sys/vm/min_free_kbytes": "70000\n",

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
-// afterInit returns the state after init: four mounts, the defaults of the kernel, all modules on
-// disk, and the control groups of w. If w has no groups, the hierarchy is not mounted.
+// afterInit returns the state of a machine after init: the state that withoutGroups returns, with
+// the mounted hierarchy of control groups, the group of the system and the group of machined.
 func afterInit(w Want) Have {
 	have := withoutGroups(w)
 	for _, m := range w.Mounts {
@@ -34,6 +34,9 @@ func afterInit(w Want) Have {
 	return have
 }
 
+// withoutGroups returns a state with the first four mounts of w, the modules of w on disk but not
+// loaded, and other values than those of w for all parameters and limits. The hierarchy of control
+// groups is not mounted.
 func withoutGroups(w Want) Have {
 	have := Have{Modules: map[string]ModuleState{}, Sysctls: map[string]string{}, Rlimits: map[string]Rlimit{}, Groups: map[string]GroupState{}}
 	for _, m := range w.Modules {
@@ -45,7 +48,7 @@ func withoutGroups(w Want) Have {
 		}
 	}
 	for _, s := range w.Sysctls {
-		if !strings.HasPrefix(s.Name, "net.bridge.") { // a module provides these
+		if !strings.HasPrefix(s.Name, "net.bridge.") { // a module provides these parameters
 			have.Sysctls[s.Name] = "0"
 		}
 	}
@@ -55,7 +58,8 @@ func withoutGroups(w Want) Have {
 	return have
 }
 
-// apply changes have as the operation changes the kernel, for the values that Diff reads.
+// apply performs the operation o on the state have, instead of the kernel. It changes only what
+// Diff reads.
 func apply(have *Have, o Op) {
 	switch o.Verb {
 	case LoadModules:
@@ -112,8 +116,8 @@ func apply(have *Have, o Op) {
 	}
 }
 
-// give makes controllers available in a group, with their files. As in the kernel, the parent of
-// the group must have these controllers.
+// The function give makes controllers available in a group, with their files. As in the kernel, the
+// parent of the group must have these controllers; otherwise give panics.
 func give(have *Have, group string, names []string) {
 	state := have.Groups[group]
 	state.Available, state.Files = append(slices.Clone(state.Available), names...), maps.Clone(state.Files)
@@ -199,8 +203,9 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestAfterTheOperationsNothingIsLeft checks the first law. If an operation mounts the hierarchy of
-// control groups, only the next diff can read it, so the test permits two rounds.
+// TestAfterTheOperationsNothingIsLeft checks the first law: after the operations of a diff, the
+// diff is empty. If an operation mounts the hierarchy of control groups, only the next diff can
+// read the groups, so the test performs the operations of two diffs.
 func TestAfterTheOperationsNothingIsLeft(t *testing.T) {
 	for name, c := range cases() {
 		have := clone(c.have)
@@ -215,7 +220,8 @@ func TestAfterTheOperationsNothingIsLeft(t *testing.T) {
 	}
 }
 
-// TestStoppingAnywhereConverges checks the second law.
+// TestStoppingAnywhereConverges checks the second law: a machine that stops at any operation
+// converges after its restart.
 func TestStoppingAnywhereConverges(t *testing.T) {
 	for name, c := range cases() {
 		for stop := range Diff(c.have, c.want) {
@@ -235,6 +241,8 @@ func TestStoppingAnywhereConverges(t *testing.T) {
 	}
 }
 
+// TestOurParametersHold checks that a configuration cannot change the parameters that the kubelet
+// requires (custom sets kernel.panic), and that it can set others.
 func TestOurParametersHold(t *testing.T) {
 	want := Plan(custom, large)
 	seen := map[string]string{}
@@ -250,7 +258,7 @@ func TestOurParametersHold(t *testing.T) {
 		"kernel.keys.root_maxkeys": "1000000", "kernel.keys.root_maxbytes": "25000000",
 	} {
 		if seen[name] != value {
-			t.Errorf("%s = %q; the kubelet wants %s", name, seen[name], value)
+			t.Errorf("%s = %q; the kubelet requires %s", name, seen[name], value)
 		}
 	}
 	if seen["net.core.somaxconn"] != "9000" {
@@ -258,6 +266,8 @@ func TestOurParametersHold(t *testing.T) {
 	}
 }
 
+// TestReservationIsBounded checks the memory that is reserved for the system (at most half of the
+// memory, in whole pages) and the CPU weight of the system.
 func TestReservationIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		config Config
@@ -290,6 +300,8 @@ func TestMachineID(t *testing.T) {
 	}
 }
 
+// TestMinFree checks the value of vm.min_free_kbytes, in KiB, for several sizes of memory, and that
+// a configuration can replace it.
 func TestMinFree(t *testing.T) {
 	for memory, want := range map[int64]int64{2 << 30: 16 << 10, 6 << 30: 16 << 10, 64 << 30: 32 << 10, 8 << 40: 256 << 10} {
 		if got := minFree(memory); got != want {
@@ -312,7 +324,8 @@ func TestMinFree(t *testing.T) {
 	}
 }
 
-// TestBlanksInSysctls checks that Diff ignores which blanks separate the values of a parameter.
+// TestBlanksInSysctls checks that Diff treats two values of a parameter as equal if they differ
+// only in spaces and tabs.
 func TestBlanksInSysctls(t *testing.T) {
 	const name = "net.ipv4.tcp_rmem"
 	have := Have{Sysctls: map[string]string{name: "4096 131072 6291456"}}

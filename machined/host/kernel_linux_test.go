@@ -11,17 +11,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// TestUnderTheProductKernel runs all operations on a real machine with the product kernel: it
-// checks again that no operations remain and that operations can be repeated, and reads the result
-// from /proc and /sys. See vm/kerneltest:
+// TestUnderTheProductKernel performs all operations in a virtual machine with the product kernel.
+// It checks that no operations remain, that the operations can be repeated, and that /proc and /sys
+// have the desired values. See vm/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module bridge …' ./machined/host
 func TestUnderTheProductKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
 		t.Skip("changes the whole machine; runs under vm/kerneltest only")
 	}
-	// With an empty module index, the image seems to have no modules, so only the loaded modules
-	// count.
+	// The module index is empty: no modules are on disk, so only the loaded modules are known.
 	empty := t.TempDir()
 	if err := os.WriteFile(filepath.Join(empty, "modules.dep"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -75,7 +74,7 @@ func TestUnderTheProductKernel(t *testing.T) {
 		}
 	}
 	pairReturns(t, k, facts, config)
-	// Another configuration changes only the differences.
+	// After a change of the configuration, the diff contains only the operation for this change.
 	config.ReservedMemory = 300 << 20
 	ops, err := loop.Diff(t.Context())
 	if err != nil || len(ops) != 1 || ops[0].String() != "set memory.min = 314572800 in control group /orlop (was 268435456)" {
@@ -83,9 +82,10 @@ func TestUnderTheProductKernel(t *testing.T) {
 	}
 }
 
-// pairReturns checks that two parameters for the same setting (vm.dirty_bytes and vm.dirty_ratio)
-// return to their values from before the configuration. The kernel sets one of them to 0 when the
-// other is written, and rejects 0 for vm.dirty_bytes.
+// pairReturns sets vm.dirty_bytes by a configuration and removes it from the configuration. It
+// checks that vm.dirty_bytes and vm.dirty_ratio, two parameters for the same setting, then have
+// their former values. The kernel sets one of them to 0 when the other is written, and rejects 0
+// for vm.dirty_bytes.
 func pairReturns(t *testing.T, k *Kernel, facts Facts, config Config) {
 	t.Helper()
 	values := func() (pair [2]string) {
@@ -117,10 +117,10 @@ func pairReturns(t *testing.T, k *Kernel, facts Facts, config Config) {
 	tried.Sysctls["vm.dirty_bytes"] = "104857600"
 	converges(tried)
 	if got := values(); got != [2]string{"104857600", "0"} {
-		t.Errorf("set to %q", got)
+		t.Errorf("after the change of vm.dirty_bytes, the two parameters are %q", got)
 	}
 	converges(config)
 	if got := values(); got != before {
-		t.Errorf("after the removal: %q, want %q", got, before)
+		t.Errorf("after the removal from the configuration, the two parameters are %q, want %q", got, before)
 	}
 }

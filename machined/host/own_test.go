@@ -8,12 +8,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestOwnSysctlsAreRejected checks that a configuration cannot set a parameter of the system,
-// because it would never take effect.
+// TestOwnSysctlsAreRejected checks that a configuration cannot set the parameters that the system
+// sets, because such a value would never take effect. The exceptions are the two parameters for
+// which the system uses the configured value.
 func TestOwnSysctlsAreRejected(t *testing.T) {
 	for _, s := range planSysctls(Config{Pods: true}, small) {
 		if (sysctl.ReservedReason(s.Name) == "") != (s.Name == minFreeName || s.Name == reservedPortsName) {
-			t.Errorf("%s: a configuration can set it: %v", s.Name, sysctl.ReservedReason(s.Name) == "")
+			t.Errorf("%s: a configuration can set this parameter: %v", s.Name, sysctl.ReservedReason(s.Name) == "")
 		}
 	}
 }
@@ -24,7 +25,7 @@ func TestReservedPorts(t *testing.T) {
 	own := slices.Concat(nodespec.MachineTCP(), nodespec.MachineUDP(), nodespec.LoopbackTCP())
 	for _, c := range []struct {
 		sysctls map[string]string
-		further []int
+		further []int // the ports that the configuration reserves
 	}{
 		{nil, nil},
 		{map[string]string{reservedPortsName: ""}, nil},
@@ -38,7 +39,7 @@ func TestReservedPorts(t *testing.T) {
 		}
 		reserved, ok := ranges(value)
 		if !ok {
-			t.Errorf("%v: %q is no list of ports", c.sysctls, value)
+			t.Errorf("%v: %q is not a list of ports", c.sysctls, value)
 		}
 		for _, port := range slices.Concat(own, c.further) {
 			if !slices.ContainsFunc(reserved, func(r [2]uint64) bool { return r[0] <= uint64(port) && uint64(port) <= r[1] }) {

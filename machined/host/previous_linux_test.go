@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 )
 
-// converge performs the pending parameter operations as machined does, and returns their
-// descriptions.
+// converge performs the operations of Diff for kernel parameters, as machined does, and returns
+// their descriptions. It omits parameters that the fake kernel does not have.
 func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
 	t.Helper()
 	c.PreviousSysctls = k.PreviousSysctls()
@@ -36,8 +36,9 @@ func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
 	return lines
 }
 
-// TestFormerValue checks that a parameter that is no longer configured returns to the value from
-// before it was first set, also after several values, and that no operation remains then.
+// TestFormerValue configures a parameter with two values, one after the other, and then removes it
+// from the configuration. It checks that the parameter then has the value from before the first
+// change, and that no operation remains.
 func TestFormerValue(t *testing.T) {
 	const file = "sys/net/core/somaxconn"
 	k := fakeKernel(t, map[string]string{"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/" + file: "4096\n", "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n"})
@@ -54,22 +55,24 @@ func TestFormerValue(t *testing.T) {
 	converge(t, k, with("8192"))
 	converge(t, k, with("1000"))
 	if got := read(); got != "1000" {
-		t.Fatalf("set to %q", got)
+		t.Fatalf("the configured parameter has the value %q, want 1000", got)
 	}
 	lines := converge(t, k, Config{})
 	want := []string{`restore kernel parameter net.core.somaxconn to "4096" (was "1000")`, `restore kernel parameter net.ipv4.tcp_rmem to "4096 131072 6291456" (was "4096 131072 999")`}
 	if got := read(); got != "4096" || !reflect.DeepEqual(lines, want) {
-		t.Errorf("back to %q by %q, want %q", got, lines, want)
+		t.Errorf("after the removal, the value is %q, set by the operations %q; want 4096, by %q", got, lines, want)
 	}
 	if lines := converge(t, k, Config{}); lines != nil {
-		t.Errorf("it does not rest: %q", lines)
+		t.Errorf("after the removal, operations remain: %q", lines)
 	}
 	converge(t, k, with("8192"))
 	if got := read(); got != "8192" {
-		t.Errorf("set again to %q", got)
+		t.Errorf("the parameter is configured again, and its value is %q, want 8192", got)
 	}
 }
 
+// TestSameValue checks whether a value that the kernel returns (read) is equal to a configured
+// value (set). The same number or list of numbers can have several notations.
 func TestSameValue(t *testing.T) {
 	for _, c := range []struct {
 		read, set string
@@ -85,8 +88,8 @@ func TestSameValue(t *testing.T) {
 	}
 }
 
-// TestUnusable checks that settings without effect on this kernel are reported, unless they were
-// active before.
+// TestUnusable checks that Unusable reports modules and parameters that this kernel does not have
+// or cannot set. It does not report those that the active configuration has, too.
 func TestUnusable(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/sys/net/core/somaxconn": "128\n", "proc/sys/vm/compact_memory": "", "proc/sys/kernel/version": "x\n", "sys/module/loaded/uevent": "",
@@ -106,16 +109,16 @@ func TestUnusable(t *testing.T) {
 		before, next Config
 		want         string
 	}{
-		"all is there":          {next: Config{Sysctls: set("net.core.somaxconn"), Modules: []string{"present", "loaded"}}},
-		"no such module":        {next: Config{Modules: []string{"present", "iscsi_tcp"}}, want: "kernelModules[1]: this system has no module iscsi_tcp"},
-		"no such parameter":     {next: Config{Sysctls: set("vm.swapiness")}, want: `sysctls["vm.swapiness"]: this kernel has no such parameter`},
-		"a module may bring it": {next: Config{Sysctls: set("net.present.x"), Modules: []string{"present"}}},
-		"none brings this":      {next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"present"}}, want: `sysctls["vm.swapiness"]: this kernel has no such parameter`},
-		"it is loaded already":  {next: Config{Sysctls: set("net.loaded.x"), Modules: []string{"loaded"}}, want: `sysctls["net.loaded.x"]: this kernel has no such parameter`},
-		"in force already":      {before: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}, next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}},
-		"a group":               {next: Config{Sysctls: set("net.core")}, want: `sysctls["net.core"]: this is a group of parameters, not a parameter`},
-		"an order":              {next: Config{Sysctls: set("vm.compact_memory")}, want: `sysctls["vm.compact_memory"]: this parameter triggers an action and has no value`},
-		"not to be set":         {next: Config{Sysctls: set("kernel.version")}, want: `sysctls["kernel.version"]: this kernel makes it read-only`},
+		"usable":                       {next: Config{Sysctls: set("net.core.somaxconn"), Modules: []string{"present", "loaded"}}},
+		"no such module":               {next: Config{Modules: []string{"present", "iscsi_tcp"}}, want: "kernelModules[1]: this system has no module iscsi_tcp"},
+		"no such parameter":            {next: Config{Sysctls: set("vm.swapiness")}, want: `sysctls["vm.swapiness"]: this kernel has no such parameter`},
+		"parameter of a module":        {next: Config{Sysctls: set("net.present.x"), Modules: []string{"present"}}},
+		"parameter of no module":       {next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"present"}}, want: `sysctls["vm.swapiness"]: this kernel has no such parameter`},
+		"parameter of a loaded module": {next: Config{Sysctls: set("net.loaded.x"), Modules: []string{"loaded"}}, want: `sysctls["net.loaded.x"]: this kernel has no such parameter`},
+		"in the active configuration":  {before: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}, next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}},
+		"group of parameters":          {next: Config{Sysctls: set("net.core")}, want: `sysctls["net.core"]: this is a group of parameters, not a parameter`},
+		"write-only parameter":         {next: Config{Sysctls: set("vm.compact_memory")}, want: `sysctls["vm.compact_memory"]: this parameter triggers an action and has no value`},
+		"read-only parameter":          {next: Config{Sysctls: set("kernel.version")}, want: `sysctls["kernel.version"]: this kernel makes it read-only`},
 	} {
 		lines, err := k.Unusable(c.before, c.next)
 		if got := strings.Join(lines, "; "); err != nil || got != c.want {
@@ -124,8 +127,8 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestLeftover checks that a loaded module that is no longer configured stays loaded and is
-// reported.
+// TestLeftover checks that LeftoverModules returns the modules that machined has loaded and that
+// the configuration does not name any more.
 func TestLeftover(t *testing.T) {
 	k := fakeKernel(t, map[string]string{"sys/module/ip_vs/uevent": "", "sys/module/other_module/uevent": ""})
 	k.recordLoaded([]string{"ip-vs", "other_module"})

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestReadAhead checks that an unreadable file is reported, and that the files after it are read.
+// TestReadAhead checks that ReadAhead reports each path that it cannot read, here a missing file
+// and a directory, and continues with the next path.
 func TestReadAhead(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "program")

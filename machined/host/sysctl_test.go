@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
-// planned returns the value of a parameter in a plan, and whether the plan restores this value; ""
-// if the plan does not contain the parameter.
+// planned returns the value of a parameter in a plan, and true if this is a former value that the
+// plan restores. It returns "" if the plan does not contain the parameter.
 func planned(c Config, f Facts, name string) (value string, restore bool) {
 	for _, s := range planSysctls(c, f) {
 		if s.Name == name {
@@ -21,9 +21,9 @@ func planned(c Config, f Facts, name string) (value string, restore bool) {
 	return "", false
 }
 
-// TestConntrack checks the parameters of connection tracking. They have the values of kube-proxy or
-// of the operator, and the hash table has a matching size. With an external service proxy, the plan
-// has none of them.
+// TestConntrack checks the parameters of connection tracking in a plan. They have the values of
+// kube-proxy or of the operator, and the size of the hash table (its buckets) matches the maximum.
+// With an external service proxy, the plan contains only those that the operator sets.
 func TestConntrack(t *testing.T) {
 	names := []string{conntrackMax, conntrackBuckets, conntrackEstablished, conntrackCloseWait, "net.nf_conntrack_max"}
 	cluster := func(pairs ...string) Config {
@@ -39,31 +39,31 @@ func TestConntrack(t *testing.T) {
 		config Config
 		cpus   int
 		memory int64
-		want   string // values in the order of names
+		want   string // the values in the order of names; "-": not in the plan
 	}{
-		"small":                    {cluster(), 2, 2 << 30, "131072 - 86400 3600 -"},
-		"large":                    {cluster(), 2, 8 << 30, "262144 - 86400 3600 -"},
-		"16 processors":            {cluster(), 16, 8 << 30, "524288 - 86400 3600 -"},
-		"16 processors, small":     {cluster(), 16, 2 << 30, "524288 131072 86400 3600 -"},
-		"the most":                 {cluster(), 500, 64 << 30, "1048576 - 86400 3600 -"},
-		"the operator's":           {cluster(conntrackMax, "2000000", conntrackEstablished, "600"), 2, 8 << 30, "2000000 500224 600 3600 -"},
-		"the operator's, less":     {cluster(conntrackMax, "9000"), 2, 8 << 30, "9000 - 86400 3600 -"},
-		"by its other name":        {cluster("net.nf_conntrack_max", "2000000"), 2, 8 << 30, "- 500224 86400 3600 2000000"},
-		"the operator's buckets":   {cluster(conntrackMax, "2000000", conntrackBuckets, "1048576"), 2, 8 << 30, "2000000 1048576 86400 3600 -"},
-		"the operator's, no limit": {cluster(conntrackMax, "0"), 2, 8 << 30, "0 - 86400 3600 -"},
-		"more than the memory":     {cluster(conntrackMax, "2147483647"), 2, 2 << 30, "2147483647 2097152 86400 3600 -"},
-		"buckets in part":          {cluster(conntrackBuckets, "70000"), 2, 2 << 30, "131072 70144 86400 3600 -"},
-		"buckets in hexadecimal":   {cluster(conntrackBuckets, " 0x12000"), 2, 2 << 30, "131072 73728 86400 3600 -"},
-		"buckets, not a number":    {cluster(conntrackBuckets, "many"), 2, 2 << 30, "131072 many 86400 3600 -"},
-		"not above the kernel's":   {cluster(conntrackMax, "29700"), 2, 900 << 20, "29700 - 86400 3600 -"},
-		"above the kernel's":       {cluster(conntrackMax, "30800"), 2, 900 << 20, "30800 8192 86400 3600 -"},
-		"no cluster":               {Config{}, 2, 8 << 30, "- - - - -"},
-		"an external proxy":        {Config{Pods: true}, 2, 8 << 30, "- - - - -"},
-		"an external proxy, tuned": {external, 2, 8 << 30, "9000 - - - -"},
+		"little memory":                           {cluster(), 2, 2 << 30, "131072 - 86400 3600 -"},
+		"much memory":                             {cluster(), 2, 8 << 30, "262144 - 86400 3600 -"},
+		"16 processors":                           {cluster(), 16, 8 << 30, "524288 - 86400 3600 -"},
+		"16 processors, little memory":            {cluster(), 16, 2 << 30, "524288 131072 86400 3600 -"},
+		"500 processors":                          {cluster(), 500, 64 << 30, "1048576 - 86400 3600 -"},
+		"maximum of the operator":                 {cluster(conntrackMax, "2000000", conntrackEstablished, "600"), 2, 8 << 30, "2000000 500224 600 3600 -"},
+		"low maximum of the operator":             {cluster(conntrackMax, "9000"), 2, 8 << 30, "9000 - 86400 3600 -"},
+		"maximum by its other name":               {cluster("net.nf_conntrack_max", "2000000"), 2, 8 << 30, "- 500224 86400 3600 2000000"},
+		"maximum and buckets of the operator":     {cluster(conntrackMax, "2000000", conntrackBuckets, "1048576"), 2, 8 << 30, "2000000 1048576 86400 3600 -"},
+		"maximum 0, no limit":                     {cluster(conntrackMax, "0"), 2, 8 << 30, "0 - 86400 3600 -"},
+		"maximum for more than the memory":        {cluster(conntrackMax, "2147483647"), 2, 2 << 30, "2147483647 2097152 86400 3600 -"},
+		"buckets, rounded up to a whole page":     {cluster(conntrackBuckets, "70000"), 2, 2 << 30, "131072 70144 86400 3600 -"},
+		"buckets in hexadecimal":                  {cluster(conntrackBuckets, " 0x12000"), 2, 2 << 30, "131072 73728 86400 3600 -"},
+		"buckets, not a number":                   {cluster(conntrackBuckets, "many"), 2, 2 << 30, "131072 many 86400 3600 -"},
+		"enough buckets by default":               {cluster(conntrackMax, "29700"), 2, 900 << 20, "29700 - 86400 3600 -"},
+		"too few buckets by default":              {cluster(conntrackMax, "30800"), 2, 900 << 20, "30800 8192 86400 3600 -"},
+		"no cluster":                              {Config{}, 2, 8 << 30, "- - - - -"},
+		"external proxy":                          {Config{Pods: true}, 2, 8 << 30, "- - - - -"},
+		"external proxy, maximum of the operator": {external, 2, 8 << 30, "9000 - - - -"},
 	} {
 		var got []string
-		for _, of := range names {
-			value, _ := planned(c.config, Facts{Memory: c.memory, CPUs: c.cpus}, of)
+		for _, parameter := range names {
+			value, _ := planned(c.config, Facts{Memory: c.memory, CPUs: c.cpus}, parameter)
 			if value == "" {
 				value = "-"
 			}
@@ -75,8 +75,8 @@ func TestConntrack(t *testing.T) {
 	}
 }
 
-// TestRemoved checks the value to which a parameter returns after its removal from the
-// configuration.
+// TestRemoved checks the value that a parameter gets after its removal from the configuration: the
+// value that the system sets, or else its value from before the configuration.
 func TestRemoved(t *testing.T) {
 	previous := map[string]string{
 		conntrackEstablished: "432000", "net.nf_conntrack_max": "65536", minFreeName: "45056", "vm.swappiness": "60",
@@ -86,30 +86,30 @@ func TestRemoved(t *testing.T) {
 		name, value string
 		restore     bool
 	}{
-		{conntrackEstablished, "86400", false}, // the system's value, not the kernel's
+		{conntrackEstablished, "86400", false}, // the value of the system
 		{conntrackMax, "131072", false},
-		{"net.nf_conntrack_max", "", false}, // by its other name
+		{"net.nf_conntrack_max", "", false}, // the other name of conntrackMax
 		{minFreeName, "16384", false},
 		{"vm.swappiness", "60", true},
-		{"vm.dirty_bytes", "", false}, // the kernel resets it when vm.dirty_ratio returns
+		{"vm.dirty_bytes", "", false}, // the kernel sets it to 0 when vm.dirty_ratio is restored
 		{"vm.dirty_ratio", "20", true},
 		{"vm.dirty_background_bytes", "4096", true},
 		{"vm.dirty_background_ratio", "", false},
 	} {
 		value, restore := planned(Config{Pods: true, ServiceProxy: true, PreviousSysctls: previous}, small, c.name)
 		if value != c.value || restore != c.restore {
-			t.Errorf("%s returns to %q (restored: %v), want %q (%v)", c.name, value, restore, c.value, c.restore)
+			t.Errorf("%s gets the value %q (restored: %v), want %q (%v)", c.name, value, restore, c.value, c.restore)
 		}
 	}
-	// A parameter does not return if the other parameter of its pair is configured, or if an
-	// external service proxy sets it.
+	// A parameter is not restored if the other parameter of its pair is configured, or if an
+	// external service proxy sets the parameter.
 	for name, c := range map[string]Config{
 		"vm.dirty_ratio":     {PreviousSysctls: previous, Sysctls: map[string]string{"vm.dirty_bytes": "100000000"}},
 		"vm.dirty_bytes":     {PreviousSysctls: previous, Sysctls: map[string]string{"vm.dirty_ratio": "30"}},
 		conntrackEstablished: {PreviousSysctls: previous, Pods: true},
 	} {
 		if value, _ := planned(c, small, name); value != "" {
-			t.Errorf("%s returns to %q", name, value)
+			t.Errorf("%s gets the value %q", name, value)
 		}
 	}
 }
@@ -168,8 +168,8 @@ func TestAlternatives(t *testing.T) {
 	}
 }
 
-// TestDifferentSysctls checks which parameters of a reverted trial do not have their former values,
-// also under their other names.
+// TestDifferentSysctls checks that DifferentSysctls returns the parameters that do not have their
+// former values after a trial. It also returns the other parameter of a pair for the same setting.
 func TestDifferentSysctls(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/sys/vm/swappiness": "60\n", "proc/sys/vm/dirty_bytes": "0\n", "proc/sys/vm/dirty_ratio": "20\n", "proc/sys/vm/page-cluster": "3\n",

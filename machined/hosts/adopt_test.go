@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// adoptTest has the CAs of an operator and of a cluster, and the documents of its workers.
+// adoptTest has the CA of an operator, the machine CA of a cluster, and the configuration documents
+// of the workers of this cluster.
 type adoptTest struct {
 	t                  *testing.T
 	operator, machines *pki.CA
@@ -53,7 +54,7 @@ func newAdoptTest(t *testing.T) *adoptTest {
 	return c
 }
 
-// leaf issues a certificate.
+// leaf issues a certificate of the CA by, with a validity of 30 minutes.
 func (c *adoptTest) leaf(by *pki.CA, spec pki.Spec) *pki.Leaf {
 	c.t.Helper()
 	spec.TTL = 30 * time.Minute
@@ -64,8 +65,9 @@ func (c *adoptTest) leaf(by *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// TestClaimedDocuments checks that a waiting machine accepts only the configuration of a worker
-// with the signature of its own operator, and only from a control-plane machine of its cluster.
+// TestClaimedDocuments checks that a waiting machine accepts a configuration only if it is that of
+// a worker, if an operator of the machine has signed it, and if a control-plane machine of the
+// cluster in the configuration has sent it.
 func TestClaimedDocuments(t *testing.T) {
 	c := newAdoptTest(t)
 	now := time.Now().Truncate(time.Second)
@@ -104,7 +106,7 @@ func TestClaimedDocuments(t *testing.T) {
 		{"another address", sign(c.documents), c.operator.Cert, []*x509.Certificate{plane}, netip.MustParseAddr("10.0.0.12"), "is no machine of the cluster"},
 		{"a worker", sign(c.documents), c.operator.Cert, []*x509.Certificate{c.leaf(c.machines, worker).Cert}, from, "only a control-plane machine gives a configuration"},
 		{"no configuration", sign([]byte("kind: Pod\n")), c.operator.Cert, []*x509.Certificate{plane}, from, "Pod"},
-		{"no worker", sign(replaced("role: worker", "role: controlplane")), c.operator.Cert, []*x509.Certificate{plane}, from, "template"},
+		{"a control-plane configuration", sign(replaced("role: worker", "role: controlplane")), c.operator.Cert, []*x509.Certificate{plane}, from, "template"},
 	} {
 		got, by, err := Adopter{Machines: membership.MachinePool}.documents(test.signed, []*x509.Certificate{test.by}, "sha256:0123456789abcdef", test.from, test.peer, now)
 		if test.want != "" {
@@ -123,7 +125,8 @@ func TestClaimedDocuments(t *testing.T) {
 	}
 }
 
-// TestAdopter checks which machines take a template, and the caller of its configuration.
+// TestAdopter checks in which states a machine applies the configuration of a template. Apply must
+// be called with the signer of the template as the caller.
 func TestAdopter(t *testing.T) {
 	c := newAdoptTest(t)
 	from := netip.MustParseAddr("10.0.0.11")
@@ -144,13 +147,13 @@ func TestAdopter(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*Adopter)
-		err    string // part of it
-		calls  int
+		err    string // a part of the error
+		calls  int    // the expected calls of Apply
 	}{
 		{"valid", func(*Adopter) {}, "", 1},
 		{"an installation runs", func(a *Adopter) { a.Installing = func() bool { return true } }, "", 0},
 		{"unclaimed", func(a *Adopter) { a.Owner = func() ([]byte, error) { return nil, nil } }, "this machine has no operator", 0},
-		{"an unknown operator", func(a *Adopter) { a.Owner = func() ([]byte, error) { return nil, errors.New("STATE is damaged") } }, "STATE is damaged", 0},
+		{"an unreadable operator CA", func(a *Adopter) { a.Owner = func() ([]byte, error) { return nil, errors.New("STATE is damaged") } }, "STATE is damaged", 0},
 		{"another operator", func(a *Adopter) { a.Owner = func() ([]byte, error) { return c.machines.CertPEM(), nil } }, "is not of an operator of this machine", 0},
 		{"no key", func(a *Adopter) { a.Key = func() *ecdsa.PrivateKey { return nil } }, "the machine key is not read yet", 0},
 	} {

@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// claimsTest is a control-plane machine with a list of its controllers.
+// claimsTest is a control-plane machine with a list of claims, which its controllers have written.
 type claimsTest struct {
 	*Claims
 	t        *testing.T
@@ -30,10 +30,10 @@ type claimsTest struct {
 	revoked  bool
 	pending  []claim.Member
 	known    []claim.Member
-	fails    error // of an approval or a removal
+	fails    error // the error of an approval or a removal
 	did      []string
 	events   []string
-	// of rules
+	// The next fields are for approval rules.
 	hosts     map[string]inventory.Host
 	ledger    trust.Ledger
 	matches   func(expression string, h inventory.Host) (bool, error)
@@ -102,7 +102,7 @@ func (c *claimsTest) sign(prefix string, by *pki.Leaf) claim.Signed {
 	return s
 }
 
-// step makes a pass and returns the operations and the events.
+// step makes one pass over the list and returns the operations and the events of this pass.
 func (c *claimsTest) step() string {
 	c.did, c.events = nil, nil
 	c.pass(c.t.Context())
@@ -112,8 +112,8 @@ func (c *claimsTest) step() string {
 
 var one = claim.Member{Name: "rack7-01234567", Key: "sha256:0123456789abcdef"}
 
-// TestClaims checks that a claimed machine gets its template and is admitted, with the name of its
-// key and the signature of an operator only.
+// TestClaims checks that a claimed machine gets its template and is admitted. The name of the
+// machine must be derived from its key, and an operator must have signed the template.
 func TestClaims(t *testing.T) {
 	c := newClaimsTest(t)
 	c.pending = []claim.Member{{Name: "other", Key: one.Key}, one, {Name: "rack7-89abcdef", Key: "sha256:89abcdef"}}
@@ -132,7 +132,7 @@ func TestClaims(t *testing.T) {
 		t.Error(got)
 	}
 	if got := c.step(); strings.Contains(got, "failure") {
-		t.Errorf("the same problem is a second event: %s", got)
+		t.Errorf("the same problem is reported by a second event: %s", got)
 	}
 	c.fails = nil
 	for _, r := range []struct {
@@ -145,7 +145,7 @@ func TestClaims(t *testing.T) {
 		{"unreadable", func() { c.readErr = errors.New("broken") }, "failure: broken"},
 		{"old", func() { c.readErr = nil; c.list.Written = c.now.Add(-2 * time.Minute) }, ""},
 		{"revoked", func() { c.list.Written, c.revoked = c.now, true }, "failure: OrlopMachineTemplate workers: revoked"},
-		{"a name of its own", func() { c.revoked = false; c.list.Claims[0].Name = "cp1" }, "failure: machine cp1: the name does not belong to its key and its template"},
+		{"a name that does not belong to the key", func() { c.revoked = false; c.list.Claims[0].Name = "cp1" }, "failure: machine cp1: the name does not belong to its key and its template"},
 		{"another prefix", func() { c.list.Claims[0].Member = claim.Member{Name: "x-01234567", Key: one.Key} }, "failure: machine x-01234567: the name does not belong to its key and its template"},
 		{"no template", func() { c.list.Claims = []claim.Claim{{Member: one, Template: "none"}} }, ""},
 		{"another operator", func() {
@@ -159,7 +159,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestRemovals checks that only a member with the name of its key is removed.
+// TestRemovals checks that only a member with a name derived from its key, as by a claim, is
+// removed, and that a failed removal is repeated after removalInterval.
 func TestRemovals(t *testing.T) {
 	c := newClaimsTest(t)
 	named := claim.Member{Name: "worker-1", Key: one.Key}
@@ -174,7 +175,8 @@ func TestRemovals(t *testing.T) {
 	}
 	c.fails = errors.New("no quorum")
 	const failed = "remove rack7-01234567; failure: machine rack7-01234567: cannot remove: no quorum; it is tried again in 1m0s"
-	for i, want := range []string{failed, "", failed} { // each attempt evicts the pods of the node
+	// A removal evicts the pods of the node, so it is not attempted in each pass.
+	for i, want := range []string{failed, "", failed} {
 		if i == 2 {
 			c.now = c.now.Add(removalInterval)
 			c.list.Written = c.now
@@ -185,8 +187,9 @@ func TestRemovals(t *testing.T) {
 	}
 }
 
-// TestManyProblems checks that the problems of a list displace few other events, and that a later
-// pass reports the rest of them once.
+// TestManyProblems checks that a pass over a list with many problems adds few events, because many
+// events would displace others. Later passes report the other problems. Each problem is reported
+// once.
 func TestManyProblems(t *testing.T) {
 	c := newClaimsTest(t)
 	const problems = 12

@@ -6,6 +6,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
+// TestAcceptsInventories checks that only a control-plane machine accepts inventories, and only if
+// machine objects and the inventory are both enabled.
 func TestAcceptsInventories(t *testing.T) {
 	c := func(role config.Role, objects, inventories bool) *config.Config {
 		c := config.New("a", role)
@@ -29,6 +31,8 @@ func TestAcceptsInventories(t *testing.T) {
 	}
 }
 
+// TestAcceptsClaims checks that a control-plane machine accepts claims if the inventory and claims
+// are both enabled.
 func TestAcceptsClaims(t *testing.T) {
 	for _, objects := range []config.MachineObjects{{}, {Enabled: true, Inventory: true}, {Enabled: true, Claims: true}, {Enabled: true, Inventory: true, Claims: true}} {
 		c := config.New("a", config.RoleControlPlane)

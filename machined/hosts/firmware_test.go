@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
 )
 
-// hostInterface returns an SMBIOS record of type 42 with a protocol record of a kind.
+// hostInterface returns an SMBIOS record of type 42 (a host interface of a controller) with one
+// protocol record, which has the type protocol and the content data.
 func hostInterface(protocol byte, data []byte) []byte {
 	body := append([]byte{interfaceNetwork, 2, 0xaa, 0xbb, 1, protocol, byte(len(data))}, data...)
 	return append([]byte{42, byte(4 + len(body)), 0x2a, 0}, body...)
@@ -24,6 +25,8 @@ func overIP(format byte, address []byte, port uint16) []byte {
 	return data
 }
 
+// TestRedfishAddress checks the address of the controller that an SMBIOS record contains; "" if the
+// record contains none or is damaged.
 func TestRedfishAddress(t *testing.T) {
 	four := []byte{169, 254, 1, 1}
 	six := append([]byte{0xfe, 0x80}, make([]byte, 14)...)
@@ -40,20 +43,20 @@ func TestRedfishAddress(t *testing.T) {
 		record []byte
 		want   string
 	}{
-		"IPv4":                    {good, "169.254.1.1"},
-		"with its strings":        {append(good, "eth0\x00\x00"...), "169.254.1.1"},
-		"another port":            {hostInterface(protocolRedfish, overIP(formatIPv4, four, 8443)), "169.254.1.1:8443"},
-		"IPv6":                    {hostInterface(protocolRedfish, overIP(formatIPv6, six, 0)), "fe80::1"},
-		"the second protocol":     {two, "169.254.1.1:8443"},
-		"no address":              {hostInterface(protocolRedfish, overIP(formatIPv4, nil, 443)), ""},
-		"unknown format":          {hostInterface(protocolRedfish, overIP(0, four, 443)), ""},
-		"another protocol":        {hostInterface(2, overIP(formatIPv4, four, 443)), ""},
-		"a short protocol record": {hostInterface(protocolRedfish, overIP(formatIPv4, four, 443)[:80]), ""},
-		"another interface":       {otherInterface, ""},
-		"another type":            {append([]byte{41}, good[1:]...), ""},
-		"a length beyond the end": {long, ""},
-		"cut off":                 {good[:20], ""},
-		"empty":                   {nil, ""},
+		"IPv4":                       {good, "169.254.1.1"},
+		"with strings after it":      {append(good, "eth0\x00\x00"...), "169.254.1.1"},
+		"another port":               {hostInterface(protocolRedfish, overIP(formatIPv4, four, 8443)), "169.254.1.1:8443"},
+		"IPv6":                       {hostInterface(protocolRedfish, overIP(formatIPv6, six, 0)), "fe80::1"},
+		"the second protocol record": {two, "169.254.1.1:8443"},
+		"no address":                 {hostInterface(protocolRedfish, overIP(formatIPv4, nil, 443)), ""},
+		"unknown format":             {hostInterface(protocolRedfish, overIP(0, four, 443)), ""},
+		"another protocol":           {hostInterface(2, overIP(formatIPv4, four, 443)), ""},
+		"a short protocol record":    {hostInterface(protocolRedfish, overIP(formatIPv4, four, 443)[:80]), ""},
+		"another interface":          {otherInterface, ""},
+		"another type":               {append([]byte{41}, good[1:]...), ""},
+		"a length beyond the end":    {long, ""},
+		"cut off":                    {good[:20], ""},
+		"empty":                      {nil, ""},
 	} {
 		if got := redfishAddress(c.record); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -61,7 +64,7 @@ func TestRedfishAddress(t *testing.T) {
 	}
 }
 
-// FuzzRedfishAddress checks that no record makes the parser fail.
+// FuzzRedfishAddress checks that no record causes a panic or a long address.
 func FuzzRedfishAddress(f *testing.F) {
 	f.Add(hostInterface(protocolRedfish, overIP(formatIPv4, []byte{169, 254, 1, 1}, 443)))
 	f.Add([]byte{42, 7, 0, 0, 0x40, 0, 255})

@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestLedger checks which machines of a ledger count as known.
+// TestLedger checks the keys of members, the names that are in use, and which machines are known: a
+// member, or a machine with an unexpired ticket.
 func TestLedger(t *testing.T) {
 	now := time.Now()
 	in := trust.Membership{
@@ -25,8 +26,8 @@ func TestLedger(t *testing.T) {
 	for m, want := range map[claim.Member]bool{
 		{Name: "w1", Key: "a"}: true,
 		{Name: "w1", Key: "c"}: false, // another machine has the name
-		{Name: "w3", Key: "c"}: true,  // its ticket is open
-		{Name: "w4", Key: "c"}: false, // its ticket has expired
+		{Name: "w3", Key: "c"}: true,  // the ticket w3 has not expired
+		{Name: "w4", Key: "c"}: false, // the ticket w4 has expired
 		{Name: "w5", Key: "a"}: false,
 	} {
 		if Known(in, m, now) != want {

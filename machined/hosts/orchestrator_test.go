@@ -17,8 +17,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// TestReadClaims checks that machined reads a regular file only, and not too much of it: the
-// directory belongs to a process with fewer rights. Without the directory, no controllers lead.
+// TestReadClaims checks that ReadClaims reads only a regular file of limited size, because the
+// directory belongs to a process with fewer rights. If the file or the directory does not exist,
+// the error is fs.ErrNotExist: the controllers do not run on this machine.
 func TestReadClaims(t *testing.T) {
 	missing, empty := filepath.Join(t.TempDir(), "missing"), t.TempDir()
 	for _, dir := range []string{missing, empty} {
@@ -37,7 +38,7 @@ func TestReadClaims(t *testing.T) {
 	}{
 		{"a list", func(file string) error { return os.WriteFile(file, make([]byte, claim.MaxList), 0o600) }, ""},
 		{"too long", func(file string) error { return os.WriteFile(file, make([]byte, claim.MaxList+1), 0o600) }, "at most 2097152 are taken"},
-		{"a link", func(file string) error { return os.Symlink(other, file) }, "is not a plain file"},
+		{"a symbolic link", func(file string) error { return os.Symlink(other, file) }, "is not a plain file"},
 		{"a pipe", func(file string) error { return unix.Mkfifo(file, 0o600) }, "is not a plain file"},
 		{"a directory", func(file string) error { return os.Mkdir(file, 0o700) }, "is not a plain file"},
 	} {
@@ -52,13 +53,14 @@ func TestReadClaims(t *testing.T) {
 	}
 }
 
-// TestMatches checks the request to the orchestrator, and its answers.
+// TestMatches checks the request by which the orchestrator evaluates an expression, and the
+// decoding of its answer.
 func TestMatches(t *testing.T) {
 	for _, c := range []struct {
 		answer string
 		failed error
 		want   bool
-		err    string // part of it
+		err    string // a part of the error
 	}{
 		{`{"matches":true}`, nil, true, ""},
 		{`{"matches":false}`, nil, false, ""},

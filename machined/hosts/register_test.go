@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// empty is the content of the file for an empty list.
+// empty is the content of the file for the controllers if the list of waiting machines is empty.
 const empty = `{"waiting":[],"members":[],"names":[]}`
 
 var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -91,7 +91,7 @@ func TestOffer(t *testing.T) {
 	}
 	r.approvals = []trust.Approval{{Serial: "SN-1"}}
 	if r.publish(); !strings.Contains(r.file, `"approvals":[{"serial":"SN-1"`) {
-		t.Errorf("the controllers get no approvals: %s", r.file)
+		t.Errorf("the file for the controllers does not have the approvals: %s", r.file)
 	}
 	r.members = []string{pki.KeyFingerprint(&key.PublicKey)}
 	if a := r.Report(message(t, key, "10.0.0.21:1", "SN-1")); a.Listed || a.Documents != nil {
@@ -99,7 +99,8 @@ func TestOffer(t *testing.T) {
 	}
 }
 
-// message returns a valid message.
+// message returns a valid message of the machine key with the inventory of a machine with this
+// serial number.
 func message(t *testing.T, key *ecdsa.PrivateKey, peer, serial string) *api.ReportInventoryRequest {
 	t.Helper()
 	binding := make([]byte, 32)
@@ -119,6 +120,8 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
+// TestRegister follows the list of waiting machines and its file: a machine sends its inventory and
+// is listed, joins and leaves the list, and the configuration disables inventories.
 func TestRegister(t *testing.T) {
 	r := newRegisterTest(t)
 	r.publish()
@@ -143,7 +146,7 @@ func TestRegister(t *testing.T) {
 	if len(published) != 1 || published[0].Host.Serial != "SN-1" {
 		t.Errorf("%+v", published)
 	}
-	// Nothing has changed.
+	// The list has not changed, so it is not published again.
 	r.publish()
 	if _, again := r.Published().Get(); again != revision {
 		t.Error("the same list was published again")
@@ -167,6 +170,8 @@ func TestRegister(t *testing.T) {
 	}
 }
 
+// TestRegisterRejects checks which messages are rejected: messages from a pod, with a wrong
+// signature, or too many from the same address. It also checks that events are limited.
 func TestRegisterRejects(t *testing.T) {
 	r := newRegisterTest(t)
 	key := newKey(t)
@@ -184,7 +189,7 @@ func TestRegisterRejects(t *testing.T) {
 	if len(r.list) != 0 || len(r.events) != 0 {
 		t.Errorf("%v, %q", r.list, r.events)
 	}
-	// An address with many messages waits; another address does not.
+	// Messages from an address that has sent many are rejected; those from another address are not.
 	last := &api.ReportInventoryResponse{}
 	for range 30 {
 		last = r.Report(message(t, key, "10.0.0.22:1", "SN-1"))
@@ -204,8 +209,8 @@ func TestRegisterRejects(t *testing.T) {
 	}
 }
 
-// TestWriteFails checks that a list that could not be written is written later. A machine without
-// controllers, on which the directory does not exist, must report no failure.
+// TestWriteFails checks that a failed write of the file is reported once and repeated later. On a
+// machine without controllers, the directory does not exist, and no failure is reported.
 func TestWriteFails(t *testing.T) {
 	r := newRegisterTest(t)
 	r.writeErr = fs.ErrNotExist
@@ -218,7 +223,7 @@ func TestWriteFails(t *testing.T) {
 	if len(r.events) != 1 || !strings.Contains(r.events[0], "no space left on device; the objects of waiting machines are out of date") {
 		t.Errorf("%q", r.events)
 	}
-	// A repeated failure is not a second event, but a failure after a success is.
+	// A repeated failure adds no second event, but a failure after a success does.
 	r.publish()
 	if len(r.events) != 1 {
 		t.Errorf("%q", r.events)

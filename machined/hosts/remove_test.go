@@ -9,8 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/admission/claim"
 )
 
-// TestRemover checks that a machine that has joined is drained before its removal, and that its
-// node is schedulable again after a removal that fails.
+// TestRemover checks that a machine that has joined is drained before its removal, and that the
+// drain is undone if the removal fails. A machine that only has a ticket is removed without a
+// drain.
 func TestRemover(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -19,8 +20,8 @@ func TestRemover(t *testing.T) {
 		want         string
 	}{
 		{"joined", true, nil, nil, "drain w1 by claims of machines; remove w1 by claims of machines"},
-		{"a ticket only", false, nil, nil, "remove w1 by claims of machines"},
-		{"the drain is refused", true, errors.New("no quorum"), nil, "drain w1 by claims of machines"},
+		{"not joined, only a ticket", false, nil, nil, "remove w1 by claims of machines"},
+		{"the drain fails", true, errors.New("no quorum"), nil, "drain w1 by claims of machines"},
 		{"the removal fails", true, nil, errors.New("no quorum"), "drain w1 by claims of machines; remove w1 by claims of machines; undo"},
 		{"the removal of a ticket fails", false, nil, errors.New("no quorum"), "remove w1 by claims of machines"},
 	} {

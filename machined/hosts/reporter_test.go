@@ -18,12 +18,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// reporterTest is a reporter in a network of receivers.
+// reporterTest is a Reporter in a fake network with receivers of inventories.
 type reporterTest struct {
 	waits   *cell.Cell[bool]
 	domains *cell.Cell[[]string]
 	names   map[string][]netip.Addr
-	answers *cell.Cell[map[string]inventory.Answer] // missing: unreachable
+	answers *cell.Cell[map[string]inventory.Answer] // by address; none: unreachable
 	sent    chan string
 	events  chan string
 	adopt   func(from netip.Addr, a inventory.Answer) error
@@ -72,14 +72,14 @@ func newReporterTest(t *testing.T) *reporterTest {
 	return r
 }
 
-// next returns the next value of a channel.
+// next returns the next value of a channel. It fails the test if there is none within 20 seconds.
 func next(t *testing.T, c chan string) string {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
 	case <-time.After(20 * time.Second):
-		t.Fatal("nothing happened")
+		t.Fatal("the channel has no value after 20 seconds")
 		return ""
 	}
 }
@@ -91,6 +91,8 @@ func addresses(all ...string) (out []netip.Addr) {
 	return out
 }
 
+// TestReporter checks to which addresses a machine sends its inventory, and the events about the
+// answers. A machine that has a configuration sends no inventory.
 func TestReporter(t *testing.T) {
 	r := newReporterTest(t)
 	r.names["orlop-inventory.example.com."] = addresses("10.0.0.11", "10.0.0.12", "10.0.0.11", "127.0.0.1", "fe80::1", "::ffff:10.0.0.13")
@@ -104,7 +106,7 @@ func TestReporter(t *testing.T) {
 	if got := next(t, r.events); got != "operation: a machine that calls itself a control plane lists this machine: 10.0.0.12" {
 		t.Error(got)
 	}
-	// The next messages have the same result, which is no second event.
+	// The next messages have the same result, so the reporter adds no second event.
 	r.tick <- time.Time{}
 	for range 3 {
 		next(t, r.sent)
@@ -117,8 +119,8 @@ func TestReporter(t *testing.T) {
 	for range 3 {
 		next(t, r.sent)
 	}
-	// A machine with a configuration sends nothing: the next tick passes, and the tick after it
-	// shows that the reporter waits again.
+	// A machine with a configuration does not wait, and sends no inventory. The reporter accepts
+	// the second tick only after it has processed the first.
 	r.waits.Set(false)
 	r.tick <- time.Time{}
 	r.tick <- time.Time{}
@@ -129,8 +131,9 @@ func TestReporter(t *testing.T) {
 	}
 }
 
-// TestAdopt checks that a bad configuration of the first address does not prevent the configuration
-// of the next address, and that no address after a valid configuration is asked.
+// TestAdopt checks that the machine rejects a bad configuration of the first receiver and adopts
+// the valid configuration of the next receiver. It sends its inventory to no receiver after that
+// one.
 func TestAdopt(t *testing.T) {
 	r := newReporterTest(t)
 	r.adopt = func(from netip.Addr, a inventory.Answer) error {
@@ -168,6 +171,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
+// TestNames checks the names that a machine looks up for its search domains: each name once, and at
+// most four.
 func TestNames(t *testing.T) {
 	got := names([]string{"", ".", "a.example.com", "a.example.com.", "b", "c", "d", "e"})
 	want := []string{"orlop-inventory.a.example.com.", "orlop-inventory.b.", "orlop-inventory.c.", "orlop-inventory.d."}
@@ -176,7 +181,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestReceiversAreBounded checks that a name with many addresses makes few connections.
+// TestReceiversAreBounded checks that receivers returns at most maxReceivers addresses if a name
+// has many.
 func TestReceiversAreBounded(t *testing.T) {
 	var all []netip.Addr
 	for i := range 100 {
@@ -188,7 +194,8 @@ func TestReceiversAreBounded(t *testing.T) {
 	}
 }
 
-// TestSlowLookup checks that a name without an answer does not hide the next names.
+// TestSlowLookup checks that the lookup of a name ends after sendTimeout without an answer, and
+// that the next name is then looked up.
 func TestSlowLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewReporter(ReporterDeps{Lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {

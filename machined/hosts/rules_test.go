@@ -13,10 +13,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// key returns the fingerprint of a machine.
+// key returns the key fingerprint of machine n.
 func key(n int) string { return fmt.Sprintf("sha256:%08x%056x", n, 0) }
 
-// claimed returns the claim of a machine by a rule.
+// claimed returns the claim of machine n, which names an approval rule; "" if it names none.
 func claimed(n int, rule string) claim.Claim {
 	return claim.Claim{Member: claim.Member{Name: claim.Name("rack7", key(n)), Key: key(n)}, Template: "workers", Rule: rule}
 }
@@ -33,7 +33,7 @@ func (c *claimsTest) signRule(r claim.Rule, by *pki.Leaf) claim.SignedRule {
 	return s
 }
 
-// serials returns a rule that lists serial numbers.
+// serials returns a rule that lists serial numbers and approves at most maximum machines.
 func serials(maximum int, all ...string) claim.Rule {
 	r := claim.Rule{Maximum: maximum}
 	for _, s := range all {
@@ -60,7 +60,7 @@ func TestRules(t *testing.T) {
 	for _, r := range []struct {
 		name   string
 		change func(*testing.T, *claimsTest)
-		want   string // start of the reported events; "": the claim is approved
+		want   string // start of the event; "": approved; "none": not approved, and no event
 	}{
 		{"valid", func(*testing.T, *claimsTest) {}, ""},
 		{"an expression that is true", func(_ *testing.T, c *claimsTest) {
@@ -136,12 +136,14 @@ func (c *claimsTest) ruleOnly() claim.Signed {
 	return s
 }
 
-// TestSerialOnce checks that a rule does not approve a second machine with the same serial number
-// until an operator decides. The first machine stays approved when it sends no inventory any more.
+// TestSerialOnce checks that a rule does not approve a second machine with the same serial number,
+// until an operator approves the key of this machine or signs the rule again. The first machine
+// stays approved when it sends no inventory any more.
 func TestSerialOnce(t *testing.T) {
 	c := newRulesTest(t)
 	c.step()
-	delete(c.hosts, key(1)) // it applies the configuration
+	// The first machine applies its configuration, and sends no inventory any more.
+	delete(c.hosts, key(1))
 	c.hosts[key(2)] = inventory.Host{Serial: "SN-1"}
 	c.list.Claims = append(c.list.Claims, claimed(2, "rack"))
 	if got := c.step(); !strings.Contains(got, "machine rack7-00000002: OrlopApprovalRule rack does not approve it: another machine, with the key "+key(1)) || c.Offer(key(2)) != nil || c.Offer(key(1)) == nil {
@@ -159,8 +161,8 @@ func TestSerialOnce(t *testing.T) {
 	if got := c.step(); got != "" || c.Offer(key(2)) == nil {
 		t.Error(got)
 	}
-	// The operator signs the rule again. It then approves the second machine, which sends
-	// inventories, and not the first.
+	// The operator signs the rule again. It then approves the second machine, because this machine
+	// sends inventories, and not the first.
 	c.now = c.now.Add(time.Minute)
 	c.list.Written = c.now
 	c.list.Rules["other"] = c.signRule(serials(2, "SN-1", "SN-3"), c.admin)
@@ -173,12 +175,14 @@ func TestSerialOnce(t *testing.T) {
 	}
 }
 
-// TestReplacedRule checks the reason that is reported if a rule was signed again and does not
-// approve a machine that already has its configuration.
+// TestReplacedRule signs a rule again after it has approved a machine. This machine already has its
+// configuration and sends no inventory, so the new rule cannot approve it. The test checks the
+// event.
 func TestReplacedRule(t *testing.T) {
 	c := newRulesTest(t)
 	c.step()
-	delete(c.hosts, key(1)) // it applies the configuration
+	// The first machine applies its configuration, and sends no inventory any more.
+	delete(c.hosts, key(1))
 	c.now = c.now.Add(time.Minute)
 	c.list.Written = c.now
 	c.list.Rules["rack"] = c.signRule(serials(1, "SN-1"), c.admin)
@@ -187,8 +191,8 @@ func TestReplacedRule(t *testing.T) {
 	}
 }
 
-// TestAttempts checks that rejected approvals are tried again after refusalInterval, and that a
-// pass over a long list makes few evaluations.
+// TestAttempts checks that the approval of a rejected claim is tried again after refusalInterval,
+// and that a pass evaluates the expressions of at most eight claims.
 func TestAttempts(t *testing.T) {
 	c := newRulesTest(t)
 	rule := serials(20)
@@ -213,8 +217,8 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestTurns checks that a claim is tried even if many claims before it in the list are always
-// rejected.
+// TestTurns checks that successive passes try all claims of a list: the last claim is approved
+// although all claims before it are always rejected.
 func TestTurns(t *testing.T) {
 	c := newRulesTest(t)
 	const last = 59
@@ -233,11 +237,11 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRulesInRandomWorlds checks passes over random lists, as stolen controllers can write them:
-// with any claims by any rules, and with machines that state any serial number. The template
-// requires an approval by a rule. Machined offers no configuration for more machines than the
-// maximum of a rule, to two machines with a serial number, after the expiry of a rule, or without a
-// valid signature.
+// TestRulesInRandomWorlds checks passes over random lists, as an attacker with the rights of the
+// controllers can write them: any claims name any rules, and machines state any serial numbers. The
+// template requires an approval by a rule. For each machine to which machined offers a
+// configuration, the rule is signed by an operator and not expired, has approved at most its
+// maximum of machines, and no other machine was approved with the same serial number.
 func TestRulesInRandomWorlds(t *testing.T) {
 	offered := 0
 	for seed := range 60 {
@@ -310,6 +314,6 @@ func TestRulesInRandomWorlds(t *testing.T) {
 		}
 	}
 	if offered < 40 {
-		t.Errorf("%d offers", offered)
+		t.Errorf("%d offers in all passes, want at least 40", offered)
 	}
 }

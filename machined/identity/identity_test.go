@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestIdentity checks that a key is created once, survives a boot if it is stored, and that a
-// damaged key is replaced in memory only.
+// TestIdentity checks that a key is created once, and that a stored key is read at the next boot.
+// If the stored key is damaged, the machine uses a new key in memory, and does not overwrite the
+// file.
 func TestIdentity(t *testing.T) {
 	dir := t.TempDir()
 	files := func(name string) Files {
@@ -18,7 +19,7 @@ func TestIdentity(t *testing.T) {
 		t.Helper()
 		i := New(Deps{Name: "orlop", Stored: files("state"), Memory: files("memory"), Console: func(l string) { lines = append(lines, l) }})
 		if i.Load() != nil {
-			t.Error("a key before it was read")
+			t.Error("Load returns a key before Read")
 		}
 		if err := i.Read(hasStorage); err != nil {
 			t.Fatal(err)
@@ -44,13 +45,13 @@ func TestIdentity(t *testing.T) {
 		t.Error("the key on the disk was replaced")
 	}
 	if len(lines) > 0 {
-		t.Errorf("reported %q", lines)
+		t.Errorf("unexpected lines on the console: %q", lines)
 	}
 	if err := os.WriteFile(files("state").Key, []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if temporary := boot(true); temporary.Load().Key.Equal(stored.Load().Key) || len(lines) != 1 {
-		t.Errorf("a damaged key: %q", lines)
+		t.Errorf("the key of the damaged file is used, or the number of lines on the console is not 1: %q", lines)
 	}
 	if text, err := os.ReadFile(files("state").Key); err != nil || string(text) != "damaged" {
 		t.Errorf("a damaged key was replaced on the disk: %v", err)

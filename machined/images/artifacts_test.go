@@ -44,7 +44,8 @@ func (b *importedStore) Unpin(_ context.Context, digests []string, then time.Tim
 	return nil
 }
 
-// testRegistry serves an artifact as outside/team/web and records its requests.
+// testRegistry serves an artifact with the content text as outside/team/web. It returns the server,
+// its address, and the digest of the manifest.
 func testRegistry(t *testing.T, text string) (server *httptest.Server, address, sum string) {
 	t.Helper()
 	server = httptest.NewServer(containerregistry.New())
@@ -73,7 +74,8 @@ func testRegistry(t *testing.T, text string) (server *httptest.Server, address, 
 	return server, address, sum
 }
 
-// spec returns an add-on with the artifact sum, which the registries may have.
+// spec returns the specification of an add-on: the digest sum of its artifact, and the registries
+// in which the artifact is searched.
 func spec(sum string, registries ...string) config.AddonSpec {
 	s := config.AddonSpec{Artifact: config.Artifact{Registry: "registry.example.com", Repository: "team/web", SHA256: sum}}
 	for _, r := range registries {
@@ -82,9 +84,10 @@ func spec(sum string, registries ...string) config.AddonSpec {
 	return s
 }
 
-// TestArtifactManager checks that an artifact is fetched once, from containerd or else from the
-// first registry that has it. A missing artifact is reported with the searched places. Unwanted
-// artifacts are pruned when no rollback or revert can need them any more.
+// TestArtifactManager checks that an artifact is fetched once: from containerd, or else from the
+// first registry that has it. The reason for a missing artifact names the searched places. An
+// artifact that the configuration does not name any more is pruned, unless a rollback or revert may
+// need it.
 func TestArtifactManager(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")
@@ -120,7 +123,7 @@ func TestArtifactManager(t *testing.T) {
 		}
 	}
 	if !found.missing() {
-		t.Error("missing returns false")
+		t.Error("missing returns false although two artifacts are missing")
 	}
 
 	// The next round publishes the former result first.
@@ -147,7 +150,7 @@ func TestArtifactManager(t *testing.T) {
 	}
 	k.up = false
 	if found := k.round(t.Context(), wanted[:1], func(Artifacts) {}); !strings.Contains(found[remoteSum], "containerd, which may have it, does not run yet") {
-		t.Errorf("before containerd runs: %q", found)
+		t.Errorf("while containerd does not run: %q", found)
 	}
 }
 
@@ -174,8 +177,8 @@ func TestLyingRegistry(t *testing.T) {
 	}
 }
 
-// TestWantedArtifacts checks that each artifact is wanted once, and that missing artifacts are
-// retried with a growing delay.
+// TestWantedArtifacts checks that wantedArtifacts returns each artifact of the configuration once,
+// and that the delay between attempts for missing artifacts grows up to a maximum.
 func TestWantedArtifacts(t *testing.T) {
 	sum := strings.Repeat("a", 64)
 	c := &config.Config{Addons: []config.Addon{{Spec: spec(sum)}, {Spec: config.AddonSpec{}}, {Spec: spec(sum)}, {Spec: spec(strings.Repeat("b", 64))}}}

@@ -24,7 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 )
 
-// shelf is another machine's images: contents by name.
+// shelf is the image service of another machine. The field names has the contents of its images by
+// name.
 type shelf struct {
 	api.UnimplementedImageServer
 	names map[string]string
@@ -35,7 +36,7 @@ type shelf struct {
 func (s *shelf) Resolve(_ context.Context, r *api.ResolveImageRequest) (*api.ResolveImageResponse, error) {
 	s.asked.Add(1)
 	if s.fails {
-		return nil, status.Error(codes.Unavailable, "containerd is not there")
+		return nil, status.Error(codes.Unavailable, "containerd does not run")
 	}
 	for name, content := range s.names {
 		if sum := digest.FromString(content).String(); r.Name == name || r.Name == sum {
@@ -76,8 +77,8 @@ func (i imports) Open(_ context.Context, sum string) (io.ReadCloser, error) {
 	return nil, fs.ErrNotExist
 }
 
-// TestPeerImages checks that an image of another control-plane machine is found and read, and that
-// a machine that does not answer is skipped for a while.
+// TestPeerImages checks that images of another control-plane machine and of this machine are found
+// and read. A machine that does not answer is skipped for some time.
 func TestPeerImages(t *testing.T) {
 	second, third := netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
 	wire := clienttest.NewWire(t)
@@ -114,10 +115,10 @@ func TestPeerImages(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	if _, err := n.Find(t.Context(), "example.com/web:2"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what nobody has: %v", err)
+		t.Errorf("an image that no machine has: %v", err)
 	}
 	if _, err := n.Open(t.Context(), "sha256:none"); err == nil || !strings.Contains(err.Error(), "10.0.0.13") {
-		t.Errorf("what nobody has: %v", err)
+		t.Errorf("a blob that no machine has: %v", err)
 	}
 	if len(events) != 1 || !strings.Contains(events[0], "example.com/web:1 is "+sum.String()+" at 10.0.0.13") {
 		t.Errorf("events %q", events)
@@ -125,12 +126,12 @@ func TestPeerImages(t *testing.T) {
 
 	ours := digest.FromString("of this machine")
 	if found, err := n.Find(t.Context(), "example.com/own:1"); err != nil || found.Digest != ours {
-		t.Errorf("what was imported here: %+v, %v", found, err)
+		t.Errorf("an image of this machine: %+v, %v", found, err)
 	}
 	if blob, err = n.Open(t.Context(), ours.String()); err != nil {
-		t.Errorf("what was imported here: %v", err)
+		t.Errorf("an image of this machine: %v", err)
 	} else if text, err := io.ReadAll(blob); err != nil || string(text) != "of this machine" {
-		t.Errorf("what was imported here: %q, %v", text, err)
+		t.Errorf("an image of this machine: %q, %v", text, err)
 	}
 
 	none.fails = true
@@ -145,7 +146,7 @@ func TestPeerImages(t *testing.T) {
 	}
 }
 
-// serving is the image service of a machine with extensions.
+// serving is the image service of a machine that serves the files of extensions.
 type serving struct {
 	api.UnimplementedImageServer
 	m *Manager

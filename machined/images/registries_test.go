@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRegistryFiles shows containerd's files for mirrors, of all registries and of some, and for
-// registries with a CA and a user.
+// TestRegistryFiles checks the files that configure registries in containerd: mirrors of all
+// registries and of a single one, registries with a CA and a user, the CAs of the site, and other
+// machines as a source of images.
 func TestRegistryFiles(t *testing.T) {
 	made, err := pki.NewCA("registries", time.Hour)
 	if err != nil {
@@ -78,7 +79,7 @@ Orlop-Mirror = "through"
 		t.Errorf("files %v, want %v", got, all)
 	}
 	if none := registryFiles(nil, "", localMirror{}, proxy); len(none) != 0 {
-		t.Errorf("nothing is configured, and there are %v", none)
+		t.Errorf("without configured registries, there are the files %v", none)
 	}
 
 	// The CAs of the site are trusted for every registry with TLS.
@@ -106,7 +107,7 @@ Orlop-Mirror = "through"
 		}
 	}
 
-	// Other machines come before all registries.
+	// containerd asks the other machines before all registries.
 	images := localMirror{url: "http://127.0.0.1:4444", token: "word"}
 	asked := `
 [host."http://127.0.0.1:4444"]
@@ -132,8 +133,8 @@ Orlop-Mirror = "through"
 	}
 }
 
-// TestWriteRegistries checks that unwanted files are removed, with their passwords, and that only
-// root can read the rest.
+// TestWriteRegistries checks that writeRegistries removes the files that are not wanted any more,
+// because they may contain passwords, and that only root can read the other files.
 func TestWriteRegistries(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hosts")
 	for _, files := range []map[string][]byte{
@@ -157,7 +158,7 @@ func TestWriteRegistries(t *testing.T) {
 			if entry.IsDir() {
 				// An empty directory of a registry hides "_default".
 				if inside, err := os.ReadDir(path); path != dir && (err != nil || len(inside) == 0) {
-					t.Errorf("directory %s is empty, with %q wanted; %v", path, slices.Sorted(maps.Keys(files)), err)
+					t.Errorf("the directory %s is empty, and the wanted files are %q; %v", path, slices.Sorted(maps.Keys(files)), err)
 				}
 				return nil
 			}
@@ -210,6 +211,6 @@ func TestUpstreams(t *testing.T) {
 		}
 	}
 	if set(); len(u.all) != 0 {
-		t.Error("mirrors that are no longer configured are asked")
+		t.Error("mirrors that are not configured any more are still upstreams")
 	}
 }

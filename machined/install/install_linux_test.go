@@ -24,7 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// fakeSystem puts a small system at the paths of a system that runs from memory.
+// fakeSystem writes the files of a small system with random content to the paths that a system in
+// memory has, and returns the description of this system.
 func fakeSystem(t *testing.T) System {
 	t.Helper()
 	if err := os.MkdirAll(paths.System, 0o755); err != nil {
@@ -62,8 +63,8 @@ func tools() Tools {
 	}
 }
 
-// TestInstall installs onto a disk with foreign data, stopping after each operation and starting
-// again.
+// TestInstall installs on a disk with foreign data. In each attempt, the installation stops one
+// operation later than before. Only after the last operation, the disk has a boot loader.
 func TestInstall(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := fakeSystem(t)
@@ -82,8 +83,8 @@ func TestInstall(t *testing.T) {
 	checkKeys(t, ops[len(ops)-1])
 }
 
-// checkKeys checks that the last operation also writes the keys for Secure Boot, if the image has
-// them.
+// checkKeys adds keys for Secure Boot and a configuration of the boot loader to the system. It
+// checks that the last operation also writes these files.
 func checkKeys(t *testing.T, writeLoader reconcile.Op) {
 	t.Helper()
 	files := map[string]string{esp.LoaderConfig: paths.SystemLoaderConfig}
@@ -111,7 +112,8 @@ func checkKeys(t *testing.T, writeLoader reconcile.Op) {
 	}
 }
 
-// dirty fills the ranges in which other systems store their signatures.
+// dirty writes foreign data to the ranges of the disk in which other systems store their
+// signatures.
 func dirty(t *testing.T) {
 	t.Helper()
 	device, err := block.NewFromPath(mkfstest.Disk, block.OpenForWrite())
@@ -131,8 +133,8 @@ func dirty(t *testing.T) {
 	}
 }
 
-// checkBoot checks whether the firmware would find a loader on the disk, as the next installation
-// does.
+// checkBoot checks whether the disk has a boot loader in its ESP (want), with the code that the
+// next installation uses.
 func checkBoot(t *testing.T, want bool) {
 	t.Helper()
 	have, err := disk.Read(t.Context(), diskprobetest.ProbeInProcess)
@@ -144,11 +146,12 @@ func checkBoot(t *testing.T, want bool) {
 		got = got || p.Label == layout.ESP && p.Loader
 	}
 	if got != want {
-		t.Errorf("the boot loader is there: %t, want %t", got, want)
+		t.Errorf("the disk has a boot loader: %t, want %t", got, want)
 	}
 }
 
-// check reads all content back, the table as machined/disk does on first boot.
+// check reads the complete disk and compares it with the system. It reads the partition table as
+// machined/disk does at the first boot.
 func check(t *testing.T, s System) {
 	t.Helper()
 	have, err := disk.Read(t.Context(), diskprobetest.ProbeInProcess)
@@ -165,7 +168,7 @@ func check(t *testing.T, s System) {
 			t.Errorf("the root has the GUID %s", p.UUID)
 		}
 		if p.Label != layout.RootA && (p.UUID.Version() != 4 || seen[p.UUID]) {
-			t.Errorf("%s has the GUID %s, which is not random, or another partition's", p.Label, p.UUID)
+			t.Errorf("%s has the GUID %s, which is not random, or which another partition has, too", p.Label, p.UUID)
 		}
 		seen[p.UUID] = true
 	}
@@ -178,7 +181,7 @@ func check(t *testing.T, s System) {
 	}
 	first := fmt.Sprint(disk.Diff(have, want, nil))
 	if strings.Contains(first, "GUIDs") || !strings.Contains(first, "add 5 DATA") || !strings.Contains(first, "check STATE") || strings.Contains(first, "format STATE") {
-		t.Errorf("the first start would: %s", first)
+		t.Errorf("the operations of the first boot: %s", first)
 	}
 	if err := verity.Verify(mkfstest.Disk+"2", s.Root); err != nil {
 		t.Error(err)
@@ -207,7 +210,7 @@ func check(t *testing.T, s System) {
 				}
 			}
 		} else if got, err := os.ReadFile(filepath.Join(paths.State, esp.LoaderConfig)); err != nil || string(got) != esp.LoaderConfigText {
-			t.Errorf("settings: %q, %v", got, err)
+			t.Errorf("configuration of the boot loader: %q, %v", got, err)
 		}
 		if err := mount.Unmount(paths.State); err != nil {
 			t.Fatal(err)
@@ -226,6 +229,6 @@ func equal(t *testing.T, a, b string) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(x, y) {
-		t.Errorf("%s is not %s", a, b)
+		t.Errorf("%s and %s have different content", a, b)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 const gib = 1 << 30
 
-// typeLinux is a foreign partition type.
+// typeLinux is the type of foreign partitions.
 var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 
 func system() System {
@@ -36,7 +36,9 @@ var (
 	card   = Disk{Path: "/dev/sdc", Model: "Reader", Transport: "usb", Size: 32 * gib, SectorSize: 512, ReadOnly: true}
 )
 
-// The function with returns a disk with these partitions.
+// The function with returns the disk d with a GPT and one partition for each label. The label of a
+// system partition gives a partition with its type and size; another label gives a foreign
+// partition.
 func with(d Disk, labels ...string) Disk {
 	d.Table = "gpt"
 	for i, label := range labels {
@@ -69,7 +71,8 @@ func holding(d Disk, what string) Disk {
 var (
 	ran    = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
 	cutOff = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State)
-	// native has larger sectors. twinned already contains the version that is to be installed.
+	// native has sectors of 4096 bytes. twinned already contains the version that the tests
+	// install.
 	native  = Disk{Path: "/dev/sdd", Model: "Large", Transport: "sata", Size: 500 * gib, SectorSize: 4096}
 	twinned = func() Disk {
 		d := with(second, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
@@ -79,7 +82,8 @@ var (
 	flashed = bootable(with(virtio, layout.ESP, layout.RootA, layout.RootB))
 )
 
-// scenarios are requests for an installation; testdata contains the answer of the machine to each.
+// scenarios are requests for an installation. For each scenario, testdata contains the plan of the
+// machine or its error.
 var scenarios = []struct {
 	name   string
 	config Config
@@ -128,7 +132,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestTooLarge checks that a system that does not fit is rejected before any operation.
+// TestTooLarge checks that Plan rejects a system whose root does not fit its partition, or whose
+// UKI does not fit twice into the ESP, which holds two versions.
 func TestTooLarge(t *testing.T) {
 	for _, change := range []func(*System){func(s *System) { s.RootSize = 513 << 20 }, func(s *System) { s.UKISize = 129 << 20 }} {
 		f := Facts{Disks: []Disk{virtio}, System: system()}
@@ -139,7 +144,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// done returns the model of a disk after an operation.
+// done returns the disk as it is after an operation.
 func done(d Disk, op reconcile.Op) Disk {
 	switch op := op.(type) {
 	case CreatePartitionTable:
@@ -153,9 +158,10 @@ func done(d Disk, op reconcile.Op) Disk {
 	return d
 }
 
-// TestStopAnywhere checks that an installation that stopped after any operation can be repeated
-// without permission, from a medium or over the API. After the last operation it is rejected,
-// before and after the first boot of the installed system.
+// TestStopAnywhere stops an installation after each operation. It checks that the next attempt
+// needs no permission to wipe the disk (Wipe), and performs the same operations. After the last
+// operation, the next installation is rejected, before and after the first boot of the installed
+// system.
 func TestStopAnywhere(t *testing.T) {
 	for _, before := range []Disk{virtio, with(virtio, "photos"), holding(virtio, "unknown data"), cutOff, flashed, ran} {
 		w, err := Plan(Config{Wipe: virtio.Path}, Facts{Disks: []Disk{before}, System: system()})
@@ -176,7 +182,7 @@ func TestStopAnywhere(t *testing.T) {
 				t.Errorf("stopped after %q: the next attempt has the operations %q", op, got)
 			}
 		}
-		// The first boot creates DATA.
+		// The first boot of the installed system creates DATA.
 		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: layout.Data, Type: layout.TypeData, Size: gib})
 		// Bootable is false, because the boot disk is not examined for a boot loader.
 		d.Bootable = false
@@ -184,7 +190,7 @@ func TestStopAnywhere(t *testing.T) {
 			t.Error("an installation over a system that has booted is accepted")
 		}
 		if all := Installed([]Disk{virtio, d}); len(all) != 1 {
-			t.Errorf("installed systems: %v", all)
+			t.Errorf("the disks with an installed system are %v, want the second disk only", all)
 		}
 	}
 }
@@ -207,15 +213,16 @@ func stopped(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestStoppable checks that the operations that copy hundreds of megabytes end with their context.
+// TestStoppable checks that a contextReader, with which operations copy hundreds of megabytes,
+// returns an error when its context has ended.
 func TestStoppable(t *testing.T) {
 	if n, err := (contextReader{stopped(t), strings.NewReader("root")}).Read(make([]byte, 4)); n != 0 || err == nil {
-		t.Errorf("read %d, %v", n, err)
+		t.Errorf("%d bytes were read after the end of the context; error %v", n, err)
 	}
 }
 
-// TestUnexamined checks that an unexamined disk counts as a disk with data: it is a target only if
-// the configuration names it.
+// TestUnexamined checks that a disk with unknown content, or which is a member of a RAID, is
+// treated as a disk with data: an installation wipes it only if the configuration names it (Wipe).
 func TestUnexamined(t *testing.T) {
 	for _, table := range []string{"content that cannot be examined: no answer within 15s", "content that has not been examined", "a whole-disk Linux RAID member",
 		"Intel RAID member with a GPT partition table"} {
@@ -224,7 +231,7 @@ func TestUnexamined(t *testing.T) {
 			t.Errorf("%s: %v", table, err)
 		}
 		if _, err := Plan(Config{Unattended: true}, f); err == nil {
-			t.Errorf("%s: installed without an operator", table)
+			t.Errorf("%s: an unattended installation is accepted", table)
 		}
 		if _, err := Plan(Config{Wipe: virtio.Path}, f); err != nil {
 			t.Errorf("%s, although the configuration names the disk: %v", table, err)

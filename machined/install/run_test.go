@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// fakeOp is an operation with a result.
+// fakeOp is an operation that returns the given error.
 type fakeOp struct {
 	name string
 	err  error
@@ -23,7 +23,8 @@ func (o fakeOp) String() string { return o.name }
 
 func (o fakeOp) Do(context.Context) error { return o.err }
 
-// TestRun checks that an installation ends with a reboot, or unlocks after a failed operation.
+// TestRun checks that the machine reboots after a successful installation. After a failed
+// operation, the installation ends and releases its lock (unlocked).
 func TestRun(t *testing.T) {
 	w := Want{Disk: Disk{Path: "/dev/vda"}, System: System{Version: "1.0.0"}}
 	for _, c := range []struct {
@@ -53,11 +54,12 @@ func TestRun(t *testing.T) {
 func TestBeginLocked(t *testing.T) {
 	m := New(Deps{Lock: func() (func(), bool) { return nil, false }})
 	if err := m.Begin(Want{}, nil, "admin"); err == nil || !strings.HasPrefix(err.Error(), config.Refused) || m.Began() {
-		t.Errorf("%v, began %v", err, m.Began())
+		t.Errorf("error %v, Began returns %v", err, m.Began())
 	}
 }
 
-// TestReject checks that a reason is printed once, and does not replace a started installation.
+// TestReject checks that Reject prints a repeated reason once, and does not replace the state of an
+// installation that has started.
 func TestReject(t *testing.T) {
 	var lines []string
 	m := New(Deps{Console: func(line string) { lines = append(lines, line) }})
@@ -75,8 +77,8 @@ func TestReject(t *testing.T) {
 	}
 }
 
-// TestUnattended checks that a machine without a key waits, and that an error is reported on the
-// console.
+// TestUnattended checks that an unattended installation does not start without a configuration or
+// before the machine key is read. An error of the installation is reported on the console.
 func TestUnattended(t *testing.T) {
 	var lines []string
 	var key *pki.Leaf
@@ -94,8 +96,8 @@ func TestUnattended(t *testing.T) {
 	}
 }
 
-// TestCheckMatch checks that an error of the expression is a problem of its field, and that other
-// errors stay as they are.
+// TestCheckMatch checks that a wrong expression of a disk selector is a problem of its field in the
+// configuration, and that CheckMatch returns other errors unchanged.
 func TestCheckMatch(t *testing.T) {
 	answer, failure := "", error(nil)
 	m := New(Deps{Command: func(context.Context, uint32, string, any, ...*os.File) ([]byte, error) {
@@ -117,6 +119,6 @@ func TestCheckMatch(t *testing.T) {
 	}
 	failure = errors.New("killed")
 	if err := m.CheckMatch(t.Context(), c); !errors.Is(err, failure) {
-		t.Errorf("no answer: %v", err)
+		t.Errorf("a failed command: %v", err)
 	}
 }

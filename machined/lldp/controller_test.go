@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// wire is a link for a test. in are the frames that the machine receives, and out the frames that
-// it sends.
+// wire is a fake link. The channel in has the frames that the machine receives, and the channel out
+// the frames that the machine sends.
 type wire struct {
 	in     chan []byte
 	out    chan []byte
@@ -48,7 +48,8 @@ func (w *wire) SetDeadline(time.Time) error      { return nil }
 func (w *wire) SetReadDeadline(time.Time) error  { return nil }
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// fixture is a running controller with a link.
+// fixture is a running controller with one link. Each socket that the controller opens is a new
+// wire in wires.
 type fixture struct {
 	links  *cell.Cell[[]Link]
 	config *cell.Cell[Config]
@@ -100,7 +101,7 @@ func TestController(t *testing.T) {
 	if _, err := cell.Wait(ctx, f.Labels(), labelled); err != nil {
 		t.Fatal(err)
 	}
-	// a frame that expires after a second
+	// This frame has TTL 1, so the neighbor expires after a second.
 	w.in <- frameOf(chassis, port, tlv(typeTTL, "\x00\x01"), tlv(typeSystemName, "leaf1"), end)
 	if _, err := cell.Wait(ctx, f.Neighbors(), func(all []Neighbor) bool { return len(all) == 0 }); err != nil {
 		t.Fatal(err)
@@ -132,8 +133,8 @@ func TestController(t *testing.T) {
 	}
 }
 
-// TestFlood checks a host that announces many names in a short time: the label changes at most once
-// a second, and finally has the last name.
+// TestFlood checks a neighbor that announces many names in a short time: the label changes at most
+// once in decideInterval, and finally has the last name.
 func TestFlood(t *testing.T) {
 	f, ctx := start(t, "", Config{Labels: []config.LLDPLabel{{Key: "a", From: config.LLDPSystemName}}})
 	_, before := f.Labels().Get()
@@ -145,13 +146,14 @@ func TestFlood(t *testing.T) {
 	if _, err := cell.Wait(ctx, f.Labels(), func(l map[string]string) bool { return l["a"] == "leaf14" }); err != nil {
 		t.Fatal(err)
 	}
-	// 1+: the first change needs no delay
+	// The first change has no delay, so one more change is permitted.
 	if _, after := f.Labels().Get(); after-before > 1+uint64(time.Since(began)/decideInterval) {
 		t.Errorf("%d changes in %v", after-before, time.Since(began))
 	}
 }
 
-// TestDamagedStore checks that the controller derives labels even if the stored file is damaged.
+// TestDamagedStore checks that the controller derives labels from frames if its stored file is
+// damaged.
 func TestDamagedStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "labels.json")
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
@@ -165,8 +167,9 @@ func TestDamagedStore(t *testing.T) {
 	}
 }
 
-// TestAnnounce checks that the machine announces itself only while the configuration requests it.
-// When the request ends, the machine sends a last announcement with TTL 0.
+// TestAnnounce checks that the machine announces itself only while the configuration contains a
+// name for announcements. When this name is removed, the machine sends a last announcement with TTL
+// 0.
 func TestAnnounce(t *testing.T) {
 	f, ctx := start(t, "", Config{})
 	w := <-f.wires

@@ -13,12 +13,12 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// tlv makes a TLV of a frame.
+// tlv returns a TLV (type, length, value) of a frame.
 func tlv(kind int, value string) string {
 	return string(appendTLV(nil, kind, []byte(value)))
 }
 
-// frameOf makes a frame with TLVs.
+// frameOf returns an Ethernet frame of LLDP with these TLVs.
 func frameOf(tlvs ...string) []byte {
 	return []byte("\x01\x80\xc2\x00\x00\x0e\x02\x00\x00\x00\x00\x01\x88\xcc" + strings.Join(tlvs, ""))
 }
@@ -31,25 +31,27 @@ var (
 	end     = tlv(typeEnd, "")
 )
 
-// least is the neighbor of a frame with these TLVs only.
+// least is the neighbor that a frame with only these TLVs describes.
 var least = Neighbor{Chassis: "00:1c:73:01:02:03", Port: "Ethernet1/17", TTL: 120}
 
-// The function with returns the value least with a change.
+// The function with returns a copy of least, changed by the function change.
 func with(change func(*Neighbor)) Neighbor {
 	n := least
 	change(&n)
 	return n
 }
 
+// TestDecode checks the neighbors that valid frames describe. A frame may contain optional TLVs
+// whose values are unusable or unknown.
 func TestDecode(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		tlvs []string
 		want Neighbor
 	}{
-		{"the mandatory ones", []string{chassis, port, ttl, end}, least},
+		{"the mandatory TLVs", []string{chassis, port, ttl, end}, least},
 		{"padding of a short frame", []string{chassis, port, ttl, end, strings.Repeat("\x00", 20)}, least},
-		{"all of a switch", []string{chassis, port, ttl,
+		{"all TLVs of a switch", []string{chassis, port, ttl,
 			tlv(typePortDescription, "to m1"), tlv(typeSystemName, "leaf1.example"), tlv(typeSystemDescription, "EOS 4.30\r\nbuild 1"),
 			tlv(typeCapabilities, "\x00\x14\x00\x14"), tlv(typeManagement, "\x05\x01\x0a\x00\x00\x02\x02\x00\x00\x00\x01\x00"),
 			tlv(typeManagement, "\x11\x02"+string(netip.MustParseAddr("2001:db8::2").AsSlice())+"\x02\x00\x00\x00\x01\x00"),
@@ -73,7 +75,7 @@ func TestDecode(t *testing.T) {
 				a := netip.MustParseAddr("10.0.0.2")
 				n.Management = []netip.Addr{a, a, a, a}
 			})},
-		{"the end of a neighbor", []string{chassis, port, tlv(typeTTL, "\x00\x00"), end}, with(func(n *Neighbor) { n.TTL = 0 })},
+		{"the last announcement, with TTL 0", []string{chassis, port, tlv(typeTTL, "\x00\x00"), end}, with(func(n *Neighbor) { n.TTL = 0 })},
 	} {
 		if got, err := decode(frameOf(c.tlvs...)); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
@@ -81,7 +83,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDecodeRejects checks the frames that are no frames of LLDP.
+// TestDecodeRejects checks that decode rejects incomplete frames, frames of another protocol, and
+// frames with missing or invalid mandatory TLVs.
 func TestDecodeRejects(t *testing.T) {
 	whole := frameOf(chassis, port, ttl, tlv(typeSystemName, "leaf1"), end)
 	for i := range whole {
@@ -111,7 +114,8 @@ func TestDecodeRejects(t *testing.T) {
 	}
 }
 
-// TestEncode reads an announcement with another decoder, and with the decoder of this package.
+// TestEncode encodes an announcement, and decodes it with the decoder of gopacket and with the
+// decoder of this package.
 func TestEncode(t *testing.T) {
 	mac := net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 	frame := encode(Announcement{Name: "m1", Link: "eth0", MAC: mac, TTL: 2 * time.Minute})
@@ -136,8 +140,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that no frame causes a panic or a result with more or other bytes than it may
-// have.
+// FuzzDecode checks that no frame causes a panic, a number above its maximum, or a text that is too
+// long or contains other characters than printable ASCII.
 func FuzzDecode(f *testing.F) {
 	f.Add(frameOf(chassis, port, ttl, end))
 	f.Add(frameOf(chassis, port, ttl, tlv(typeManagement, "\x05\x01\x0a\x00\x00\x02"), tlv(typeOrganization, "\x00\x80\xc2\x01\x00\x64"), end))

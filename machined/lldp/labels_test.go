@@ -12,6 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
+// TestLabels checks the label that a rule derives from the neighbors. If the neighbors give no
+// value, or different values, the label has its last value (the field last).
 func TestLabels(t *testing.T) {
 	leaf := func(link, name, port string) Neighbor {
 		return Neighbor{Link: link, Chassis: "00:1c:73:01:02:03", Port: port, SystemName: name, VLAN: 100}
@@ -40,12 +42,12 @@ func TestLabels(t *testing.T) {
 		{"the part before a separator", rule(config.LLDPSystemName, "", "-"), two, "", "rack7", ""},
 		{"a separator that is missing", rule(config.LLDPSystemName, "", "/"), one, "x", "x", "no neighbor gives it a value; the last value stays: x"},
 		{"the part after a separator", config.LLDPLabel{Key: "k", From: config.LLDPPort, After: "/"}, one, "", "17", ""},
-		{"the part between two", config.LLDPLabel{Key: "k", From: config.LLDPSystemName, After: "leaf", Before: "."}, one, "", "1", ""},
-		{"the first is missing", config.LLDPLabel{Key: "k", From: config.LLDPSystemName, After: "spine", Before: "."}, one, "", "", "no neighbor gives it a value"},
+		{"the part between two separators", config.LLDPLabel{Key: "k", From: config.LLDPSystemName, After: "leaf", Before: "."}, one, "", "1", ""},
+		{"the first separator is missing", config.LLDPLabel{Key: "k", From: config.LLDPSystemName, After: "spine", Before: "."}, one, "", "", "no neighbor gives it a value"},
 		{"a link", rule(config.LLDPSystemName, "eth1", ""), two, "", "rack7-leaf2", ""},
 		{"a pattern of links", rule(config.LLDPSystemName, "eth[12]", ""), two, "", "rack7-leaf2", ""},
 		{"two values", rule(config.LLDPSystemName, "", ""), two, "", "", "the neighbors give it different values: rack7-leaf1, rack7-leaf2"},
-		{"two values after one", rule(config.LLDPSystemName, "", ""), two, "rack7-leaf1", "rack7-leaf1", "the last value stays: rack7-leaf1"},
+		{"two values after a single value", rule(config.LLDPSystemName, "", ""), two, "rack7-leaf1", "rack7-leaf1", "the last value stays: rack7-leaf1"},
 		{"no neighbor", rule(config.LLDPSystemName, "", ""), nil, "", "", ""},
 		{"no neighbor any more", rule(config.LLDPSystemName, "", ""), nil, "leaf1", "leaf1", ""},
 	} {
@@ -56,8 +58,8 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestTable checks the expiry of neighbors, and that a flood of false neighbors does not keep a
-// true neighbor out.
+// TestTable checks the expiry of neighbors. A neighbor is added when its frame arrives, even if
+// false neighbors have filled the table. Each link has its own limit of neighbors.
 func TestTable(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	n := func(port string, ttl int) Neighbor { return Neighbor{Chassis: "c", Port: port, TTL: ttl} }
@@ -78,7 +80,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("after 2 minutes: %v, %v", left, next)
 	}
 	if got := ports(withNeighbor(table, n("b", 0), now)); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("after the end of b: %v", got)
+		t.Errorf("after the last announcement of b (TTL 0): %v", got)
 	}
 	if got := withNeighbor(nil, n("a", 65535), now)[0].Expires; !got.Equal(now.Add(maxTTL)) {
 		t.Errorf("the longest TTL: until %v", got)
@@ -96,10 +98,12 @@ func TestTable(t *testing.T) {
 	other := n("b", 120)
 	other.Link = "eth1"
 	if both := withNeighbor(table, other, now); len(both) != maxNeighbors+1 || both[maxNeighbors].Link != "eth1" {
-		t.Errorf("a frame of another link: %v", both)
+		t.Errorf("after a frame of another link: %v", both)
 	}
 }
 
+// TestStore checks that stored labels are read again. Without a file there are no labels, and
+// without STATE, nothing is stored; neither is an error.
 func TestStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state", "labels.json")
 	if labels, err := load(file); err != nil || len(labels) != 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestListen checks on a pair of links that the socket receives frames of LLDP and no others, and
-// sends an announcement.
+// TestListen checks on a pair of links that the socket receives only frames of LLDP that are sent
+// to the multicast address, and that it can send an announcement.
 func TestListen(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -67,8 +67,9 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// repeat sends until a wanted frame arrives, and returns the frame: the kernel drops frames until
-// it has noticed the carrier of a new link.
+// repeat calls send until a wanted frame arrives at the socket from, and returns this frame. It has
+// to send several times, because the kernel drops frames until it has noticed the carrier of a new
+// link.
 func repeat(t *testing.T, from net.PacketConn, send func() error, wanted func([]byte) bool) []byte {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
@@ -92,6 +93,6 @@ func repeat(t *testing.T, from net.PacketConn, send func() error, wanted func([]
 			}
 		}
 	}
-	t.Fatal("the frame did not arrive")
+	t.Fatal("the wanted frame has not arrived within 30 s")
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/otlp"
 )
 
-// podlogd calls a shipper as podlogd does.
+// podlogd is a client that calls a Manager as the process podlogd does.
 type podlogd struct {
 	t      *testing.T
 	client *http.Client
@@ -43,7 +43,7 @@ func (p podlogd) call(method, path string, body []byte, want int) (text string, 
 	return string(answer), response.Header
 }
 
-// podRecords returns a request with records of a pod.
+// podRecords returns a request with n records of a pod, each with the given text.
 func podRecords(t *testing.T, text string, n int) []byte {
 	t.Helper()
 	b := otlp.Batch{Scope: "test"}
@@ -57,9 +57,10 @@ func podRecords(t *testing.T, text string, n int) []byte {
 	return body
 }
 
-// TestPods checks the calls of podlogd: only a receiver with the source pods gets its records, over
-// a connection of its own; the chain of the machine's records is intact beside forged records of
-// pods; the positions are stored for each receiver, and those of former receivers are removed.
+// TestPods checks the calls of podlogd. Only a receiver with the source pods gets the records of
+// pods, over a separate connection. The chain of the audit log stays intact although a pod writes
+// copies of records of the audit log (forged). The positions of podlogd are stored for each
+// receiver, and those of former receivers are removed.
 func TestPods(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -84,7 +85,7 @@ func TestPods(t *testing.T) {
 	with.Format, without.Format = config.FormatOTLP, config.FormatOTLP
 	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: []config.Receiver{without}}))
 	if _, err := os.Stat(socket); err == nil {
-		t.Error("there is a socket without a receiver of the logs of pods")
+		t.Error("the socket for podlogd exists although no receiver has the source pods")
 	}
 	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: []config.Receiver{with, without}}))
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -117,7 +118,7 @@ func TestPods(t *testing.T) {
 	}
 
 	check(t, l.Append(time.Now(), audit.Call{Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"}))
-	forged := a.wait(t, "audit", 2)[0] // both receivers are at one address
+	forged := a.wait(t, "audit", 2)[0] // two lines, because both receivers have the same address
 	for n := range 3 {
 		p.call("POST", "archive/v1/logs?records="+strconv.Itoa(n+1), podRecords(t, forged, n+1), http.StatusNoContent)
 	}
@@ -151,12 +152,13 @@ func TestPods(t *testing.T) {
 	if !strings.HasPrefix(text, with.Address.String()+": ") || !states[1].Connected.IsZero() || states[1].Problem == "" || states[1].Sent != 6 {
 		t.Errorf("%s: %+v", text, states[1])
 	}
-	// the configuration can be on trial: the next change removes the positions
+	// This configuration could be on trial, so its activation retains the positions. The next
+	// activation removes them.
 	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: []config.Receiver{without}}))
 	p.call("POST", "archive/v1/logs?records=1", podRecords(t, "late", 1), http.StatusNotFound)
 	for _, want := range []bool{true, false} {
 		if _, err := os.Stat(filepath.Join(positions, "archive.json")); (err == nil) != want {
-			t.Errorf("the positions are there: %v; want %v", err == nil, want)
+			t.Errorf("the file with the positions exists: %v; want %v", err == nil, want)
 		}
 		check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: []config.Receiver{without}}))
 	}
@@ -165,7 +167,8 @@ func TestPods(t *testing.T) {
 	check(t, m.Close(ctx))
 }
 
-// TestPodsRefused checks that podlogd learns how long it must wait.
+// TestPodsRefused checks that podlogd gets the status, and the time after which it may try again,
+// from a receiver that answers 429 with Retry-After.
 func TestPodsRefused(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	m := New(Deps{

@@ -62,7 +62,7 @@ func texts(t *testing.T, lines []string, source string) (all []string) {
 	return all
 }
 
-// wait waits until n lines of a source have arrived, and returns them.
+// wait waits until n lines of a source have arrived, and returns the texts of all its lines.
 func (a archive) wait(t *testing.T, source string, n int) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -75,7 +75,7 @@ func (a archive) wait(t *testing.T, source string, n int) []string {
 	return all
 }
 
-// receiver returns the receiver in the form of the configuration.
+// receiver returns the entry of the configuration for this receiver.
 func (a archive) receiver(t *testing.T, name string, sources ...config.LogSource) config.Receiver {
 	t.Helper()
 	ca, err := config.ParseCertificate(string(a.CA.CertPEM()))
@@ -127,9 +127,9 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestShipping checks that receivers change with the configuration, and that each receiver gets
-// only its sources. The audit log must arrive with its chain, and each connection must be closed in
-// order at shutdown.
+// TestShipping checks that a change of the configuration starts and stops receivers, and that each
+// receiver gets only its sources. The chain of the audit log must be intact at the receiver, and
+// nothing is sent after the shutdown.
 func TestShipping(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -180,7 +180,7 @@ func TestShipping(t *testing.T) {
 	defer cancel()
 	check(t, m.Close(ctx))
 	if lines, _ := first.lines.Get(); len(texts(t, lines, "audit")) != 5 || len(texts(t, lines, "events")) > 0 {
-		t.Errorf("a receiver that is not configured has got %v", lines)
+		t.Errorf("the receiver first has lines from the time after its removal, or events: %v", lines)
 	}
 	// After Close, a change of the configuration starts no sender.
 	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: both}))
@@ -227,8 +227,9 @@ func TestChainOverOTLP(t *testing.T) {
 	}
 }
 
-// TestMachineCertificate checks that a receiver gets the machine's certificate only if it trusts
-// the issuer.
+// TestMachineCertificate checks that the machine presents its certificate only to a receiver that
+// accepts the issuer, and only if it is a certificate for clients. A machine without a cluster has
+// no such certificate.
 func TestMachineCertificate(t *testing.T) {
 	ca, err := pki.NewCA("machines", time.Hour)
 	check(t, err)
@@ -241,9 +242,9 @@ func TestMachineCertificate(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		leaf  *pki.Leaf
-		knows *x509.Certificate
-		shown bool
-	}{{"knows the CA", both, ca.Cert, true}, {"knows another", both, other.Cert, false}, {"no cluster", server, server.Cert, false}} {
+		knows *x509.Certificate // the CA that the receiver accepts
+		shown bool              // the machine presents its certificate
+	}{{"issuer accepted", both, ca.Cert, true}, {"another issuer accepted", both, other.Cert, false}, {"no cluster", server, server.Cert, false}} {
 		dir := t.TempDir()
 		cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")
 		check(t, os.WriteFile(cert, c.leaf.CertPEM(), 0o600))
@@ -256,15 +257,15 @@ func TestMachineCertificate(t *testing.T) {
 	}
 }
 
-// TestShippingThroughProxy checks that lines reach a receiver through the proxy of the site, and
-// that only the CA of the site verifies the receiver. The delivery must be confirmed by the
-// receiver, because the proxy terminates the TCP connections.
+// TestShippingThroughProxy checks that lines reach a receiver through the proxy of the site. The
+// receiver has no CA in the configuration, so the CA of the site verifies it. The receiver itself
+// must confirm the delivery, because the TCP connections of the machine end at the proxy.
 func TestShippingThroughProxy(t *testing.T) {
 	t.Run("json", func(t *testing.T) { shipThroughProxy(t, config.FormatJSON, `{"taken":{"audit":1},"orderly":true}`) })
 	t.Run("otlp", func(t *testing.T) { shipThroughProxy(t, config.FormatOTLP, `{"taken":{"audit":1}}`) })
 }
 
-// shipThroughProxy checks a format of the lines, and the position that is stored at the end.
+// shipThroughProxy sends a line in a format, and checks the position that is stored at the end.
 func shipThroughProxy(t *testing.T, format config.LogFormat, position string) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -307,9 +308,9 @@ func shipThroughProxy(t *testing.T, format config.LogFormat, position string) {
 	}
 }
 
-// TestKubernetesSync checks that a receiver gets the audit log of Kubernetes when the machine gets
-// a cluster, and that the files of this log are synced while the receiver is away. The loop that
-// syncs them must end with the last receiver of this log, and at shutdown.
+// TestKubernetesSync checks that a receiver gets the audit log of Kubernetes as soon as the machine
+// has a cluster. The files of this log are synced to disk even while the receiver is away. The loop
+// that syncs them ends when no receiver of this log is configured, and at shutdown.
 func TestKubernetesSync(t *testing.T) {
 	dir, cluster := t.TempDir(), ""
 	file, err := os.OpenFile(filepath.Join(dir, kubeaudit.File), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -348,7 +349,7 @@ func TestKubernetesSync(t *testing.T) {
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		t.Error("without receivers, the log is still synced")
+		t.Error("the loop that syncs the log runs although no receiver is configured")
 	}
 	check(t, m.set(t.Context(), c))
 	ended = m.kubernetes.ended
@@ -356,6 +357,6 @@ func TestKubernetesSync(t *testing.T) {
 	select {
 	case <-ended:
 	default:
-		t.Error("after the shutdown, the log is still synced")
+		t.Error("the loop that syncs the log runs after the shutdown")
 	}
 }

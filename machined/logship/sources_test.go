@@ -17,8 +17,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestRecordBegunAnew checks that a source sends the lines of a restarted record, although the
-// stored cursor of the former record has a higher number.
+// TestRecordBegunAnew checks the source of an audit log that was created again, so its numbers
+// start at 1. The source sends its lines although the stored cursor of the former log has a higher
+// number.
 func TestRecordBegunAnew(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -37,7 +38,8 @@ func TestRecordBegunAnew(t *testing.T) {
 	}
 }
 
-// syncedLog is the audit log of Kubernetes in a directory, synced until the end of the test.
+// syncedLog returns the audit log of Kubernetes in a directory. Its files are synced until the end
+// of the test.
 func syncedLog(t *testing.T, dir string) *kubeaudit.Log {
 	log := kubeaudit.NewLog(dir)
 	ctx, stop := context.WithCancel(t.Context())
@@ -54,8 +56,8 @@ func syncedLog(t *testing.T, dir string) *kubeaudit.Log {
 }
 
 // TestKubernetesAudit checks that the source returns the lines of the audit log of Kubernetes in
-// order, including lines that are written later. A cursor beyond the end of the log must not block
-// the source.
+// order, also lines that are written after its start. If the cursor is beyond the end of the log,
+// the source starts with the first line.
 func TestKubernetesAudit(t *testing.T) {
 	dir := t.TempDir()
 	file, err := os.OpenFile(filepath.Join(dir, kubeaudit.File), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -91,8 +93,8 @@ func TestKubernetesAudit(t *testing.T) {
 	}
 }
 
-// TestKubernetesAuditLater checks a log that appears after the start of the source, because its
-// disk is mounted later. The source must begin at the stored position.
+// TestKubernetesAuditLater checks a log with a directory that appears after the start of the
+// source, because the disk is mounted later. The source must begin after the stored position.
 func TestKubernetesAuditLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	stop := errors.New("stop")
@@ -126,8 +128,8 @@ func TestKubernetesAuditLater(t *testing.T) {
 	}
 }
 
-// TestRings checks that the line numbers of a service continue after its log was replaced. Lines of
-// the former log that were not read must leave a gap in the numbers.
+// TestRings checks that the line numbers of a service continue after its log was replaced. Unread
+// lines of the former log are lost: the numbers of the next lines show this gap.
 func TestRings(t *testing.T) {
 	var all rings
 	write := func(r *supervise.LogRing, lines ...string) *supervise.LogRing {
@@ -161,8 +163,8 @@ func TestRings(t *testing.T) {
 	}
 }
 
-// TestKernelLines checks that kernel records have increasing numbers above 0, and times in the
-// past.
+// TestKernelLines checks that kernel records have increasing numbers after the cursor, and times in
+// the past.
 func TestKernelLines(t *testing.T) {
 	if _, err := kmsg.Tail(1); err != nil {
 		t.Skipf("needs to read the kernel's log, as root or with kernel.dmesg_restrict=0: %v", err)

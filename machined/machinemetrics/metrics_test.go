@@ -34,7 +34,7 @@ func sample() State {
 	}
 }
 
-// TestFamilies shows the metrics.
+// TestFamilies compares the metrics of a machine, and their names, with golden files.
 func TestFamilies(t *testing.T) {
 	var text bytes.Buffer
 	f := Families(sample())
@@ -43,12 +43,13 @@ func TestFamilies(t *testing.T) {
 	}
 	golden.Assert(t, text.String(), "metrics.txt")
 	golden.Assert(t, strings.Join(f.Names(), "\n")+"\n", "names.txt")
-	if err := Families(State{}).Write(io.Discard); err != nil { // before the first configuration
+	if err := Families(State{}).Write(io.Discard); err != nil { // a new machine
 		t.Error(err)
 	}
 }
 
-// TestHandler checks the answers of the socket.
+// TestHandler checks the answers of the HTTP handler: metrics, an unknown path, an error of the
+// state, and a request beyond the maximum of concurrent reads.
 func TestHandler(t *testing.T) {
 	get := func(h http.Handler, path string) (int, string) {
 		w := httptest.NewRecorder()
@@ -73,7 +74,7 @@ func TestHandler(t *testing.T) {
 		<-begun
 	}
 	if status, _ := get(slow, "/machine"); status != http.StatusServiceUnavailable {
-		t.Errorf("one more: %d", status)
+		t.Errorf("a request beyond the maximum: status %d", status)
 	}
 	close(end)
 	for range maxReads {

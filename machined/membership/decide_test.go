@@ -16,18 +16,18 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// ledgerID and fingerprint return the ID of a ledger and the fingerprint of a key.
+// ledgerID returns the ID of the ledger of machine n; fingerprint returns the fingerprint of key n.
 func ledgerID(n int) string    { return fmt.Sprintf("%032x", n) }
 func fingerprint(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
-// decision is the state before a request. It contains the ledger of machine 0 of three
-// control-plane machines. Machine 0 has synced with the others, and its ledger contains ticket 1a
-// for machine w.
+// decision is the state before a request. It contains the ledger of machine 0, which is one of
+// three control-plane machines. Machine 0 has synced with the two others, and its ledger contains
+// ticket 1a for machine w.
 type decision struct {
 	ledger  trust.Ledger
 	facts   facts
 	request request
-	want    func(outcome) bool // further check of the outcome; nil for none
+	want    func(outcome) bool // returns true if the outcome is correct; nil for no such check
 }
 
 // ticketFor returns a ticket with three voters.
@@ -35,7 +35,7 @@ func ticketFor(serial, name string) trust.Ticket {
 	return trust.Ticket{Serial: serial, Name: name, At: noon, Expires: noon.Add(time.Hour), Voters: []string{ledgerID(0), ledgerID(1), ledgerID(2)}, Quorum: 2}
 }
 
-// memberOf returns the machine with a key that presents a ticket.
+// memberOf returns the machine with this name and key that presents a ticket.
 func memberOf(ticket, name string, key int) trust.Member {
 	return trust.Member{Name: name, Ticket: ticket, Key: fingerprint(key), Address: fmt.Sprint("10.0.0.", 20+key), Renewed: noon}
 }
@@ -57,19 +57,19 @@ func newDecision() *decision {
 	return d
 }
 
-// bind adds the binding of a voter for a key.
+// bind adds the binding of a ticket to a key, as the voter has stored it.
 func (d *decision) bind(ticket string, voter, key int) *decision {
 	d.ledger.Bindings = append(d.ledger.Bindings, trust.TicketBinding{Ticket: ticket, Voter: ledgerID(voter), Key: fingerprint(key), Address: fmt.Sprint("10.0.0.", 20+key)})
 	return d
 }
 
-// ask sets the request, and the check of its outcome.
+// ask sets the request, and the function that checks its outcome; nil for none.
 func (d *decision) ask(r request, want func(outcome) bool) *decision {
 	d.request, d.want = r, want
 	return d
 }
 
-// remove revokes the tickets of a name.
+// remove removes the machine with this name, which revokes its tickets.
 func (d *decision) remove(name string) *decision {
 	d.ledger, _, _ = d.ledger.Remove(name, noon, "CN=admin")
 	return d
@@ -82,7 +82,8 @@ func (d *decision) with(m trust.Member) *decision {
 	return d
 }
 
-// rows has a situation for each row of the table of decide, by request and condition.
+// rows has a function for each row of the table in the comment of decide. The key is the request
+// and the condition of the row; the function changes a decision so that the row applies.
 var rows = map[string]func(*decision) *decision{
 	"ticketIssued a member has the name": func(d *decision) *decision {
 		return d.with(memberOf("2b", "v", 2)).ask(ticketIssued{ticket: ticketFor("3c", "v")}, nil)
@@ -291,8 +292,8 @@ var rows = map[string]func(*decision) *decision{
 	},
 }
 
-// TestDecide checks decide row by row: each row of its table has a situation, and the answer is the
-// answer of the row.
+// TestDecide reads the table in the comment of decide. For each row, it calls decide with the
+// decision of the function in rows, and checks that the answer is that of the row.
 func TestDecide(t *testing.T) {
 	source, err := os.ReadFile("decide.go")
 	if err != nil {
@@ -325,6 +326,6 @@ func TestDecide(t *testing.T) {
 		}
 	}
 	if seen != len(rows) {
-		t.Errorf("%d rows, %d tests", seen, len(rows))
+		t.Errorf("%d rows of the table have a test, but there are %d tests", seen, len(rows))
 	}
 }

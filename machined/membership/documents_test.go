@@ -18,7 +18,7 @@ func TestWorkerDocuments(t *testing.T) {
 	}
 	got, want := reflect.ValueOf(workerDocuments(c, "w1").Cluster.Spec), reflect.ValueOf(c.Cluster.Spec)
 	if keys := got.FieldByName("AcceptedEncryptionKeys"); keys.Len() > 0 {
-		t.Error("the worker has keys of Secrets")
+		t.Error("the documents of the worker contain encryption keys")
 	}
 	for i := range want.NumField() {
 		field := want.Type().Field(i).Name
@@ -31,8 +31,8 @@ func TestWorkerDocuments(t *testing.T) {
 	}
 }
 
-// TestWorkerFields checks that a new worker has the control plane's value in every field that
-// ClusterHealth compares, and that some other field differs.
+// TestWorkerFields checks that a new worker has the same value as the control plane in each field
+// that ClusterHealth compares, and that at least one of the other fields has another value.
 func TestWorkerFields(t *testing.T) {
 	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
@@ -50,6 +50,6 @@ func TestWorkerFields(t *testing.T) {
 		}
 	}
 	if differ == 0 {
-		t.Error("a worker has all fields of the control plane")
+		t.Error("no field of a worker differs from that of the control plane, so the test compares nothing")
 	}
 }

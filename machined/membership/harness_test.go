@@ -35,7 +35,7 @@ import (
 // event is an event that package membership has added.
 type event struct{ source, kind, message string }
 
-// machine is a machine of a test: the package with replaced dependencies.
+// machine is a simulated machine: the Members of this package, with replaced dependencies.
 type machine struct {
 	*Members
 	t         *testing.T
@@ -44,7 +44,7 @@ type machine struct {
 	addresses *cell.Cell[Addresses]
 	identity  *ecdsa.PrivateKey
 	net       *network
-	// functions that a test can replace
+	// A test can replace these functions.
 	deleteNodes func(context.Context, []string) ([]string, error)
 	enforce     func() error
 	stopPods    func() error
@@ -63,7 +63,7 @@ func newMachine(t *testing.T, dir string, c *config.Config, net *network, addrs 
 	}
 	m := &machine{
 		t: t, config: cell.New(c), addresses: cell.New(at(addrs...)), identity: identity, net: net,
-		// there are no Nodes
+		// By default, the API server has no Nodes.
 		deleteNodes: func(context.Context, []string) ([]string, error) { return nil, nil },
 		enforce:     func() error { return nil },
 		stopPods:    func() error { return nil },
@@ -101,7 +101,7 @@ func newMachine(t *testing.T, dir string, c *config.Config, net *network, addrs 
 	return m
 }
 
-// The function at returns the addresses of a machine.
+// The function at returns the Addresses of a machine with these addresses, which are all reachable.
 func at(addrs ...netip.Addr) Addresses {
 	return Addresses{All: addrs, Reachable: func([]netip.Addr) []netip.Addr { return addrs }}
 }
@@ -109,7 +109,7 @@ func at(addrs ...netip.Addr) Addresses {
 // start simulates a start of machined. The state in memory is lost; the files on STATE remain.
 func (m *machine) start() { m.Members = New(m.deps) }
 
-// own returns the addresses of the machine.
+// own returns all addresses of the machine.
 func (m *machine) own() []netip.Addr {
 	now, _ := m.addresses.Get()
 	return now.All
@@ -127,7 +127,7 @@ func (m *machine) added(text string) (n int) {
 	return n
 }
 
-// certificate returns the machine certificate with which apid serves.
+// certificate returns the machine certificate that apid presents to its clients.
 func (m *machine) certificate() (tls.Certificate, error) {
 	c, _ := m.config.Get()
 	if c.IsWorker() {
@@ -147,7 +147,7 @@ func (m *machine) certificate() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}, nil
 }
 
-// The methods of the API, as the root of machined calls them.
+// The next methods call the methods of the API as machined does.
 
 func (m *machine) CreateTicket(by api.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
 	return m.Server.CreateTicket(m.t.Context(), by, r)
@@ -296,8 +296,8 @@ func (n *network) find(from *machine, address string) (*machine, netip.Addr, err
 	return to, addr, nil
 }
 
-// dialer returns the Dial of a machine. It checks the certificates of both sides as apid and
-// package client do.
+// dialer returns the function Transport.Dial of the machine from. It checks the certificates of
+// both sides as apid and package client do.
 func (n *network) dialer(from *machine) func(context.Context, client.Endpoint) (*client.Client, error) {
 	return func(_ context.Context, e client.Endpoint) (*client.Client, error) {
 		to, addr, err := n.find(from, e.Address)
@@ -322,7 +322,7 @@ func (n *network) dialer(from *machine) func(context.Context, client.Endpoint) (
 	}
 }
 
-// verify checks the certificate of the called machine.
+// verify checks the certificate of the called machine to, as its caller does.
 func (n *network) verify(to *machine, e client.Endpoint) error {
 	own, err := to.certificate()
 	if err != nil {
@@ -341,7 +341,7 @@ func (n *network) verify(to *machine, e client.Endpoint) error {
 	return e.Accepts(cert)
 }
 
-// joiner returns the RequestJoin of a machine.
+// joiner returns the function Transport.RequestJoin of the machine from.
 func (n *network) joiner(from *machine) func(context.Context, client.Endpoint, joinrequest.Request) (joinrequest.Answer, error) {
 	return func(_ context.Context, e client.Endpoint, r joinrequest.Request) (joinrequest.Answer, error) {
 		to, addr, err := n.find(from, e.Address)
@@ -361,7 +361,7 @@ type line struct {
 	net  *network
 	from *machine
 	addr netip.Addr
-	cert *x509.Certificate // of the caller
+	cert *x509.Certificate // the certificate of the caller
 }
 
 // Invoke makes a call. It implements grpc.ClientConnInterface.
@@ -405,8 +405,8 @@ func (m *machine) serve(ctx context.Context, caller api.Caller, method string, r
 	return nil, status.Error(codes.Unimplemented, method)
 }
 
-// issuing returns a machine of a cluster that has only a client CA. The ledger of the machine is in
-// a file.
+// issuing returns a control-plane machine that can issue client certificates only: its cluster has
+// no other CA. The path of its ledger is file.
 func issuing(t *testing.T, file string) *machine {
 	t.Helper()
 	c := config.New("m1", config.RoleControlPlane)
@@ -416,7 +416,7 @@ func issuing(t *testing.T, file string) *machine {
 	return m.with(file)
 }
 
-// The method with restarts a machine with the ledger in another file.
+// The method with restarts a machine. Its ledger is then in another file.
 func (m *machine) with(file string) *machine {
 	m.deps.Files.Ledger = file
 	m.start()

@@ -20,6 +20,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
+// TestIssueAndRenew checks the subject, the TTL and the lineage of issued and renewed client
+// certificates, the requests that are rejected, and that the ledger contains each issued
+// certificate.
 func TestIssueAndRenew(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
 	a := issuing(t, file)
@@ -35,6 +38,7 @@ func TestIssueAndRenew(t *testing.T) {
 		}
 		return cert
 	}
+	// within checks that a certificate is valid for the time want from now on.
 	within := func(cert *x509.Certificate, want time.Duration) {
 		t.Helper()
 		if got := time.Until(cert.NotAfter); got < want-time.Minute || got > want {
@@ -47,7 +51,7 @@ func TestIssueAndRenew(t *testing.T) {
 	if got := first.Subject.String(); got != "CN=dora,O=orlop:reader" || !pki.Matches(first, key) || first.IsCA {
 		t.Errorf("issued for %s", got)
 	}
-	// A renewed certificate has the same name and role. Its TTL is not longer than that of the
+	// A renewed certificate has the same name and role as the first. Its TTL is at most that of the
 	// first.
 	second := parsed(a.Server.Renew(by(first), &api.RenewRequest{Csr: request}))
 	within(second, time.Hour)
@@ -57,7 +61,7 @@ func TestIssueAndRenew(t *testing.T) {
 	third := parsed(a.Server.Renew(by(second), &api.RenewRequest{Csr: request}))
 	for _, c := range []*x509.Certificate{second, third} {
 		if origin, root := pki.LineageOf(c); origin != pki.Serial(first) || root != "sha256:"+strings.Repeat("0", 64) {
-			t.Errorf("renewed from %s by %s", origin, root)
+			t.Errorf("the lineage of a renewed certificate is %s, with the root %s", origin, root)
 		}
 	}
 	if _, err := a.Server.Renew(by(second), &api.RenewRequest{Csr: request, Ttl: durationpb.New(2 * time.Hour)}); status.Code(err) != codes.InvalidArgument {
@@ -83,15 +87,15 @@ func TestIssueAndRenew(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	list, err := a.Server.ListCertificates(), error(nil)
-	if err != nil || len(list.Issued) != 5 || list.Issued[1].Lineage != pki.Serial(first) || list.Issued[1].By != "CN=dora,O=orlop:reader" {
-		t.Errorf("%v, %v", list, err)
+	list := a.Server.ListCertificates()
+	if len(list.Issued) != 5 || list.Issued[1].Lineage != pki.Serial(first) || list.Issued[1].By != "CN=dora,O=orlop:reader" {
+		t.Errorf("%v", list)
 	}
 
-	// The ledger outlives the process, and contains every issued certificate.
+	// After a restart, the ledger still contains each issued certificate.
 	a.start()
-	if again, err := a.Server.ListCertificates(), error(nil); err != nil || len(again.Issued) != 5 {
-		t.Errorf("%v, %v", again, err)
+	if again := a.Server.ListCertificates(); len(again.Issued) != 5 {
+		t.Errorf("%v", again)
 	}
 	a.with(filepath.Join(file, "no-directory"))
 	if _, err := a.Server.Issue(by(admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
@@ -116,6 +120,8 @@ func TestSync(t *testing.T) {
 		}
 	}
 	var sent int
+	// learn syncs the revocations of machine m with those of another machine, and returns the
+	// number of revocations that are new to m.
 	learn := func(m, from *machine) int {
 		t.Helper()
 		news, err := m.Ledger.syncRevocations(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
@@ -141,10 +147,10 @@ func TestSync(t *testing.T) {
 	}
 	change(a, &api.RevokeRequest{Name: "dora"})
 	if n := learn(b, a); n != 1 || revoked(b) != "dora" {
-		t.Errorf("%d news, revoked: %s", n, revoked(b))
+		t.Errorf("%d new revocations, revoked: %s", n, revoked(b))
 	}
 	if n := learn(b, a); n != 0 || sent != 0 {
-		t.Errorf("%d news; %d revocations were sent, although the machine has them", n, sent)
+		t.Errorf("%d new revocations; %d revocations were sent, although the machine has them", n, sent)
 	}
 	b.Ledger.loaded, b.Ledger.content = false, trust.Ledger{}
 	b.Ledger.present.Store(nil)
@@ -153,29 +159,29 @@ func TestSync(t *testing.T) {
 	}
 	change(b, &api.RevokeRequest{Name: "dora", Restore: true})
 	if n := learn(b, a); n != 0 || revoked(b) != "" {
-		t.Errorf("a sync with the older revocation: %d news, revoked: %s", n, revoked(b))
+		t.Errorf("a sync with the older revocation: %d new revocations, revoked: %s", n, revoked(b))
 	}
 	if n := learn(a, b); n != 1 || revoked(a) != "" {
-		t.Errorf("%d news, revoked: %s", n, revoked(a))
+		t.Errorf("%d new revocations, revoked: %s", n, revoked(a))
 	}
-	if list, err := a.Server.ListCertificates(), error(nil); err != nil || len(list.Revoked) != 0 {
-		t.Errorf("%v, %v", list, err)
+	if list := a.Server.ListCertificates(); len(list.Revoked) != 0 {
+		t.Errorf("%v", list)
 	}
-	// A machine with a damaged ledger neither sends nor merges revocations.
+	// A machine with a damaged ledger sends no revocations, and merges none.
 	if err := os.WriteFile(a.deps.Files.Ledger, []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	a.Ledger.loaded = false
 	a.Ledger.present.Store(nil)
 	if _, err := a.Server.GetRevocations(&api.GetRevocationsRequest{}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("sends revocations from a damaged ledger: %v", err)
+		t.Errorf("a machine sends revocations from a damaged ledger: %v", err)
 	}
 	if _, err := a.Ledger.syncRevocations(nil); err == nil {
-		t.Error("merges revocations into a damaged ledger")
+		t.Error("a machine merges revocations into a damaged ledger")
 	}
 }
 
-// TestSyncPeers checks that a machine polls the others of its configuration.
+// TestSyncPeers checks that a machine polls the other control-plane machines of its configuration.
 func TestSyncPeers(t *testing.T) {
 	m := issuing(t, "")
 	m.addresses.Set(at(netip.MustParseAddr("10.0.0.11")))
@@ -189,8 +195,8 @@ func TestSyncPeers(t *testing.T) {
 	}
 }
 
-// TestLedgerFloor checks that every access to the ledger sets Floor, the time that has certainly
-// passed, which decides on the expiry of entries.
+// TestLedgerFloor checks that each access to the ledger sets its field Floor. This is a time that
+// has certainly passed: an entry that expires before it has expired.
 func TestLedgerFloor(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	b := newLedger(&Deps{Files: Files{Ledger: filepath.Join(t.TempDir(), "ledger.json")}, Floor: func() time.Time { return want }})
@@ -204,12 +210,12 @@ func TestLedgerFloor(t *testing.T) {
 	}
 	want = want.Add(time.Hour)
 	if again, err := b.withIDLocked(); err != nil || !again.Floor.Equal(want) {
-		t.Errorf("later: %s, %v", again.Floor, err)
+		t.Errorf("the ledger an hour later: %s, %v", again.Floor, err)
 	}
 }
 
-// TestReadersDuringChange checks that readers do not wait for a change of the ledger that waits for
-// STATE.
+// TestReadersDuringChange checks that a change of the ledger does not block readers of the ledger,
+// even if STATE does not answer and the change holds the lock.
 func TestReadersDuringChange(t *testing.T) {
 	a := issuing(t, filepath.Join(t.TempDir(), "ledger.json"))
 	if _, _, err := a.Server.Revoke(t.Context(), by(admin), &api.RevokeRequest{Name: "dora"}); err != nil {
@@ -230,6 +236,6 @@ func TestReadersDuringChange(t *testing.T) {
 			t.Errorf("read %s", got)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("readers wait for the change")
+		t.Error("a reader of the ledger waits for the change")
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestMachines checks that a control-plane machine knows the others of the configuration, with the
-// names that they have reported, and the members.
+// TestMachines checks the list of other machines on a control-plane machine: the other
+// control-plane machines of the configuration, with the names that they have reported, and the
+// members. It also checks calls of these machines.
 func TestMachines(t *testing.T) {
 	all, off := three(t)
 	m, c := all[0], all[0].configuration()
@@ -40,7 +41,7 @@ func TestMachines(t *testing.T) {
 		t.Errorf("without a configuration: %v", got)
 	}
 
-	// A machine that is off, and a machine that answers.
+	// The first machine is off, the second answers, and the third does not exist.
 	off.Store(planes[0], true)
 	called := 0
 	call := func(i int) error {

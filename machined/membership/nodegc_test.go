@@ -18,13 +18,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// nodes are the Nodes of the API server, and the recorded requests.
+// nodes is a fake API server with Nodes. It records the requests for deletions.
 type nodes struct {
 	have   []string
 	asked  [][]string
 	refuse error
 }
 
+// forget deletes Nodes, and returns the names of those that existed.
 func (n *nodes) forget(ctx context.Context, names []string) ([]string, error) {
 	if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
 		return nil, errors.New("the context has no deadline, or ends with the caller")
@@ -42,7 +43,8 @@ func (n *nodes) forget(ctx context.Context, names []string) ([]string, error) {
 	return there, nil
 }
 
-// recordRemovals records machines in the ledger that were members, and were removed.
+// recordRemovals changes the ledger of machine a: machines with these names joined and were removed
+// at the same time.
 func recordRemovals(t *testing.T, a *machine, at time.Time, names ...string) {
 	t.Helper()
 	if err := a.Ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
@@ -62,8 +64,8 @@ func recordRemovals(t *testing.T, a *machine, at time.Time, names ...string) {
 }
 
 // TestCollectNodes checks that the Node of a removed machine is deleted, even if it is created
-// again. The checks for the Node end after it was absent in enough checks. Names that belong to
-// another machine are skipped.
+// again. The checks for the Node end after nodeGCChecks checks without a Node. A name that now
+// belongs to another machine is skipped.
 func TestCollectNodes(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.deleteNodes = n.forget
@@ -72,6 +74,8 @@ func TestCollectNodes(t *testing.T) {
 		t.Errorf("no machine was removed, but the check requests %v", n.asked)
 	}
 	recordRemovals(t, a, time.Now(), "w1", "m1") // m1 is the name of the control-plane machine
+	// looks makes more calls of Collect than necessary, and checks that exactly want of them
+	// request the deletion of w1, and that no Node remains.
 	looks := func(want int) {
 		t.Helper()
 		n.asked = nil
@@ -104,20 +108,20 @@ func TestCollectNodes(t *testing.T) {
 	n.have = []string{"w1"} // created by an API server that did not have the revocation yet
 	looks(1 + nodeGCChecks)
 
-	// Without an answer of the API server the check does not count.
+	// A check without an answer of the API server is repeated.
 	a.NodeGC.restart([]string{"1a"})
-	n.refuse = errors.New("it does not answer")
+	n.refuse = errors.New("the API server does not answer")
 	for range 2 * nodeGCChecks {
 		a.NodeGC.Collect(t.Context())
 	}
-	if failures := a.added("it does not answer"); failures != 1 {
+	if failures := a.added("the API server does not answer"); failures != 1 {
 		t.Errorf("%d events that the API server does not answer", failures)
 	}
 	n.refuse, n.have = nil, []string{"w1"}
 	looks(1 + nodeGCChecks)
 
-	// After a boot the checks start again, because the progress is unknown, but not for machines
-	// without a valid certificate.
+	// After a boot, the checks start again, because their progress is unknown. There are no checks
+	// for machines with an expired certificate.
 	a.NodeGC.remaining = nil
 	looks(nodeGCChecks)
 	long := controlPlane(t)
@@ -128,7 +132,7 @@ func TestCollectNodes(t *testing.T) {
 		t.Errorf("the check requests %v", n.asked)
 	}
 
-	// The name belongs to another machine.
+	// The name w1 now belongs to another machine, which has a ticket.
 	_, request := newRequest(t)
 	if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
@@ -136,7 +140,7 @@ func TestCollectNodes(t *testing.T) {
 	n.have, n.asked = []string{"w1"}, nil
 	a.NodeGC.Collect(t.Context())
 	if there, err := a.NodeGC.Delete(t.Context(), a.configuration(), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
-		t.Errorf("the Node of a machine with a new ticket is deleted: %v, %v, %v", there, n.asked, err)
+		t.Errorf("the Node of a machine with a new ticket: deleted %v, requested %v, error %v", there, n.asked, err)
 	}
 }
 
@@ -163,15 +167,15 @@ func TestWithoutReassigned(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"w1", "w2"}) {
 		t.Errorf("the removed names are %v", got)
 	}
-	books := a.Ledger.changes.Watch()
-	books.Current()
+	changes := a.Ledger.changes.Watch()
+	changes.Current()
 	a.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	_, request := newRequest(t)
 	if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-books.Changed(): // so the API server is notified at once
+	case <-changes.Changed(): // the API server gets the new revocations after this signal
 	default:
 		t.Error("the ledger signals no change")
 	}
@@ -183,8 +187,8 @@ func TestWithoutReassigned(t *testing.T) {
 	}
 }
 
-// TestRevocationsWithoutCluster checks that a machine without a configuration, or with one that it
-// cannot read, starts with a ledger that names removed machines.
+// TestRevocationsWithoutCluster checks that a machine without a configuration, or without a Cluster
+// document, has no revocations for an API server, although its ledger contains a removed machine.
 func TestRevocationsWithoutCluster(t *testing.T) {
 	a := controlPlane(t)
 	recordRemovals(t, a, time.Now(), "w1")
@@ -210,8 +214,9 @@ func TestNameInUse(t *testing.T) {
 	}
 }
 
-// TestDeleteNodesSyncs checks that a Node is not deleted if another machine has a ticket for its
-// name, even if this machine does not have the ticket yet.
+// TestDeleteNodesSyncs checks that a Node is not deleted if the ledger of another control-plane
+// machine has a ticket for its name, even if the ledger of this machine does not have the ticket
+// yet. A quorum of control-plane machines must answer before a deletion.
 func TestDeleteNodesSyncs(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
@@ -221,7 +226,7 @@ func TestDeleteNodesSyncs(t *testing.T) {
 		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
 	}
 	if _, err := a.NodeGC.Delete(t.Context(), a.configuration(), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines answered") || len(n.asked) != 0 {
-		t.Errorf("one of three machines deletes a Node: %v", err)
+		t.Errorf("a machine deletes a Node without a quorum: %v", err)
 	}
 	off.Clear()
 	off.Store(netip.MustParseAddr("10.0.0.11"), true)
@@ -234,8 +239,8 @@ func TestDeleteNodesSyncs(t *testing.T) {
 	}
 }
 
-// TestRemoveAgain checks that the Node is deleted even if the enforcement fails or the caller
-// disconnects, and that the removal can be repeated.
+// TestRemoveAgain checks that the Node of a removed machine is deleted even if the removal does not
+// become effective (enforce fails) and its caller disconnects. The removal can be repeated.
 func TestRemoveAgain(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.deleteNodes = n.forget
@@ -275,8 +280,8 @@ func TestCheckControlPlane(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what, name, ticket string
-		controls, still    bool
-	}{{"a control-plane machine", "m2", "", true, true}, {"a worker", "w2", "2b", false, true}, {"one that was removed", "w1", "1a", false, false}} {
+		controls, still    bool // accepted as a control-plane machine, as a machine of the cluster
+	}{{"a control-plane machine", "m2", "", true, true}, {"a worker", "w2", "2b", false, true}, {"a removed worker", "w1", "1a", false, false}} {
 		leaf, err := ca.Issue(pki.Spec{CN: c.name, O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: time.Hour, Ticket: c.ticket})
 		if err != nil {
 			t.Fatal(err)
@@ -290,20 +295,20 @@ func TestCheckControlPlane(t *testing.T) {
 	}
 }
 
-// TestNodeGCMeanwhile checks that a removal, or a restore of etcd, restarts the checks for a Node
-// even if it happens during a check. The end of that check must not undo the restart.
+// TestNodeGCMeanwhile checks that a removal, or a restore of the etcd data, restarts the checks for
+// a Node even if it happens during a check. The end of this check must not undo the restart.
 func TestNodeGCMeanwhile(t *testing.T) {
 	gone := []trust.RemovedMachine{{Ticket: "1", Name: "a"}}
 	for what, meanwhile := range map[string]func(*NodeGC){
-		"other data": func(f *NodeGC) { f.RestartAll() },
-		"a removal":  func(f *NodeGC) { f.restart([]string{"1"}) },
+		"a restore": func(f *NodeGC) { f.RestartAll() },
+		"a removal": func(f *NodeGC) { f.restart([]string{"1"}) },
 	} {
 		f := &NodeGC{}
 		names := f.Due(gone)
 		meanwhile(f)
 		f.record(gone, names, nil)
 		if !f.hasNew(gone) || !slices.Equal(f.Due(gone), []string{"a"}) {
-			t.Errorf("%s: the requested check does not happen", what)
+			t.Errorf("%s: the checks for the Node do not start again", what)
 		}
 	}
 }

@@ -24,8 +24,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestReplicateRemoval checks that the holder of an operator CA cannot bypass a rule for approvals.
-// The holder could issue a certificate with the role of a machine, and pass a removal on.
+// TestReplicateRemoval checks that the key of an operator CA is not sufficient to bypass the
+// approvals of calls: it can issue a certificate with the role of a machine, and this certificate
+// can call ReplicateMembership with a removal. If removals are guarded, only a certificate of the
+// machine CA may replicate them.
 func TestReplicateRemoval(t *testing.T) {
 	a := controlPlane(t)
 	c := *a.configuration()
@@ -52,8 +54,9 @@ func TestReplicateRemoval(t *testing.T) {
 	}
 }
 
-// TestReplicateMembership checks that ReplicateMembership stores the ticket of another machine, and
-// its revocation. It must reject the revocation of the name of a user.
+// TestReplicateMembership checks that ReplicateMembership stores a ticket that another machine has
+// issued. A request with an invalid ticket, denial or revocation is rejected and changes nothing;
+// the revocation of the name of a user is invalid here.
 func TestReplicateMembership(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called("machine", "")
@@ -79,9 +82,9 @@ func TestReplicateMembership(t *testing.T) {
 		t.Fatal(answer, err)
 	}
 	a.start()
-	list, err := a.Server.ListMembers(), error(nil)
-	if err != nil || len(list.Tickets) != 1 {
-		t.Errorf("after a restart: %v, %v", list, err)
+	list := a.Server.ListMembers()
+	if len(list.Tickets) != 1 {
+		t.Errorf("after a restart: %v", list)
 	}
 	// This machine has no vote, because the ticket does not name its ledger.
 	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
@@ -103,21 +106,21 @@ func TestReplicateMembership(t *testing.T) {
 	}
 }
 
-// TestVote checks that a machine stores the first key that presents a ticket before it votes, and
-// does not vote for other keys.
+// TestVote checks that a machine votes only for the first key that presents a ticket. It stores
+// this key before it votes, so this is also true after a restart.
 func TestVote(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called("machine", "")
-	roll, err := a.Server.GetMembership(ctx, &api.GetMembershipRequest{})
+	membership, err := a.Server.GetMembership(ctx, &api.GetMembershipRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := strings.Repeat("1", 32)
-	ticket := &api.Membership{Tickets: []*api.Ticket{{Serial: "1a", Name: "w1", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{roll.Ledger, other}, Quorum: 2}}}
+	ticket := &api.Membership{Tickets: []*api.Ticket{{Serial: "1a", Name: "w1", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{membership.Ledger, other}, Quorum: 2}}}
 	vouch := func(key int, address string) *api.VoteResponse {
 		t.Helper()
 		answer, err := a.Server.Vote(ctx, &api.VoteRequest{Membership: ticket, Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: fmt.Sprintf("sha256:%064x", key), Address: address}})
-		if err != nil || answer.Ledger != roll.Ledger {
+		if err != nil || answer.Ledger != membership.Ledger {
 			t.Fatal(answer, err)
 		}
 		return answer
@@ -126,12 +129,13 @@ func TestVote(t *testing.T) {
 		t.Errorf("the vote before the sync with the others: %q", r)
 	}
 	a.Ledger.session.MarkSynced(other)
-	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own addresses
+	// These are addresses of the voter itself, or of its pods.
+	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} {
 		if r := vouch(1, address).RejectionReason; !strings.Contains(r, "which is the address of") {
 			t.Errorf("%s: %q", address, r)
 		}
 	}
-	if r := vouch(1, "10.0.0.21"); r.RejectionReason != "" || len(r.Bindings) != 1 || r.Bindings[0].Voter != roll.Ledger {
+	if r := vouch(1, "10.0.0.21"); r.RejectionReason != "" || len(r.Bindings) != 1 || r.Bindings[0].Voter != membership.Ledger {
 		t.Errorf("%v", r)
 	}
 	a.start()
@@ -143,7 +147,8 @@ func TestVote(t *testing.T) {
 	}
 }
 
-// TestSyncMembership checks that synced changes are stored, and are not transferred again.
+// TestSyncMembership checks that a machine stores the membership that it gets by a sync, and that
+// the next sync does not transfer the same membership again.
 func TestSyncMembership(t *testing.T) {
 	a, b := controlPlane(t), controlPlane(t)
 	ctx := called("machine", "")
@@ -162,18 +167,19 @@ func TestSyncMembership(t *testing.T) {
 		}
 	}
 	if sent.Membership != nil {
-		t.Errorf("sent twice: %v", sent)
+		t.Errorf("the second sync transfers the membership again: %v", sent)
 	}
 	b.start()
-	if list, err := b.Server.ListMembers(), error(nil); err != nil || len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
-		t.Errorf("%v, %v", list, err)
+	if list := b.Server.ListMembers(); len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
+		t.Errorf("%v", list)
 	}
 	if _, err := b.RemoveMember(from(admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 }
 
-// TestNoQuorum checks that without a quorum no ticket is issued, and no machine joins.
+// TestNoQuorum checks that a machine cannot issue a ticket without a quorum, and that a machine
+// outside the control plane is no voter.
 func TestNoQuorum(t *testing.T) {
 	a := controlPlane(t)
 	now, _ := a.config.Get()
@@ -194,12 +200,13 @@ func TestNoQuorum(t *testing.T) {
 	}
 }
 
-// TestThree checks that a ticket that one control-plane machine issued is valid at another while
-// the first is off, for a single key. It also checks that a member can renew its certificates while
-// two of three machines answer, but not while only one answers.
+// TestThree checks a control plane of three machines. A ticket of one machine is valid at another
+// while the first is off, but for a single key only. A member can renew its certificates while two
+// of the three machines answer, but not while only one answers.
 func TestThree(t *testing.T) {
 	machines, off := three(t)
 	a, b, c := machines[0], machines[1], machines[2]
+	// hear syncs each machine with the two others.
 	hear := func() {
 		for _, m := range machines {
 			now, _ := m.config.Get()
@@ -260,8 +267,8 @@ func TestThree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range []*machine{a, c} {
-		if list, err := m.Server.ListMembers(), error(nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.21" {
-			t.Errorf("%v, %v", list, err)
+		if list := m.Server.ListMembers(); len(list.Members) != 1 || list.Members[0].Address != "10.0.0.21" {
+			t.Errorf("%v", list)
 		}
 		if _, err := join(m, ticket, thief, "10.0.0.66:1"); err == nil || !strings.Contains(err.Error(), "another machine has used it") {
 			t.Errorf("two keys: %v", err)
@@ -279,11 +286,11 @@ func TestThree(t *testing.T) {
 	}
 	off.Clear()
 	hear()
-	if list, err := b.Server.ListMembers(), error(nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.22" {
-		t.Errorf("%v, %v", list, err)
+	if list := b.Server.ListMembers(); len(list.Members) != 1 || list.Members[0].Address != "10.0.0.22" {
+		t.Errorf("%v", list)
 	}
 
-	// Two keys present a ticket at the same time, each to another machine.
+	// Two keys present the same ticket at the same time, at different machines.
 	for n := range 5 {
 		ticket := invite(machines[n%3], fmt.Sprint("x", n))
 		var got [2]error
@@ -314,6 +321,7 @@ func TestControlPlaneNames(t *testing.T) {
 		own.Machine.Metadata.Name = fmt.Sprint("m", i+2)
 		m.config.Set(&own)
 	}
+	// learn lets each machine poll the others and record their names.
 	learn := func() {
 		for _, m := range machines {
 			m.Sync.pollPeers(t.Context(), m.configuration())
@@ -323,11 +331,11 @@ func TestControlPlaneNames(t *testing.T) {
 	off.Store(netip.MustParseAddr("10.0.0.13"), true)
 	for _, m := range machines[:2] {
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "the control plane has this name") {
-			t.Errorf("the name of a machine that is off: %v", err)
+			t.Errorf("a ticket for the name of a machine that is off: %v", err)
 		}
 		m.start() // machined restarts
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("after a start: %v", err)
+			t.Errorf("a ticket for this name after a restart of machined: %v", err)
 		}
 	}
 	a := machines[0]
@@ -351,9 +359,9 @@ func TestControlPlaneNames(t *testing.T) {
 	}
 	learn()
 	learn()
-	for i, m := range machines[:2] { // the second machine receives it by sync
+	for i, m := range machines[:2] { // the second machine gets the member by sync
 		if said := m.added("it joined with a name of the control plane"); said != 1 {
-			t.Errorf("machine %d has reported it %d times", i, said)
+			t.Errorf("machine %d has reported the member %d times, want once", i, said)
 		}
 	}
 
@@ -367,7 +375,7 @@ func TestControlPlaneNames(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// A ticket for the name can be issued only after its Node was deleted.
+	// A ticket for the name m3 can be issued only after the Node m3 was deleted.
 	var asked []string
 	b.deleteNodes = func(_ context.Context, names []string) ([]string, error) {
 		asked = names
@@ -382,7 +390,8 @@ func TestControlPlaneNames(t *testing.T) {
 	}
 }
 
-// TestFirstAnswer checks that firstAnswer calls the machines in turn, until one answers.
+// TestFirstAnswer checks that firstAnswer calls the machines one after the other until one answers.
+// If none answers, the error contains the errors of all machines.
 func TestFirstAnswer(t *testing.T) {
 	var asked []string
 	answer, err := firstAnswer(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {

@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedCertificates checks the certificates of a worker.
+// TestReleasedCertificates reads the certificates of a worker that a released version has stored.
+// It checks that this version stores them in the same form.
 func TestReleasedCertificates(t *testing.T) {
 	dir := releasedtest.Copy(t, ".")
 	key, err := pki.ParseKey(releasedtest.Read(t, "machine.key"))
@@ -26,7 +27,8 @@ func TestReleasedCertificates(t *testing.T) {
 	releasedtest.Compare(t, ".", dir)
 }
 
-// TestReleasedLedger reads the ledger of version 0.1.0 and stores it again.
+// TestReleasedLedger reads the ledger of version 0.1.0 and stores it again. The content of the file
+// must not change.
 func TestReleasedLedger(t *testing.T) {
 	released := filepath.Join("..", "..", "pkg", "trust", releasedtest.Dir, "book.json")
 	text, err := os.ReadFile(released)

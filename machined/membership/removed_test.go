@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestWipe checks that a removed worker is erased after its pods have stopped, unless it is
-// accepted again meanwhile.
+// TestWipe checks that a removed worker first stops its pods and then wipes its disk. It does not
+// wipe the disk if the worker has been accepted again in the meantime.
 func TestWipe(t *testing.T) {
 	for _, accepted := range []bool{false, true} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -47,14 +47,15 @@ func TestWipe(t *testing.T) {
 	}
 }
 
-// TestWipesOnRemoval checks that only a configuration that says so erases a removed machine.
+// TestWipesOnRemoval checks that a removed machine wipes its disk only if its configuration has the
+// policy wipe for a removal.
 func TestWipesOnRemoval(t *testing.T) {
 	if wipesOnRemoval(nil) || wipesOnRemoval(config.New("w1", config.RoleWorker)) {
-		t.Error("a machine without a request to join is erased")
+		t.Error("a machine that has no policy for a removal is wiped")
 	}
 	for policy, want := range map[config.OnRemoval]bool{"": false, config.RemovalKeep: false, config.RemovalWipe: true} {
 		if c := config.New("w1", config.RoleWorker).WithJoin(config.Join{OnRemoval: policy}); wipesOnRemoval(c) != want {
-			t.Errorf("policy %q: erased %t", policy, !want)
+			t.Errorf("policy %q: wiped %t", policy, !want)
 		}
 	}
 }

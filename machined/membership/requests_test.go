@@ -21,9 +21,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestJoinRequests sends the join request of a machine without a ticket. It checks that the request
-// is listed, can be denied and approved, and that the machine can join only with the key of the
-// request.
+// TestJoinRequests sends the join request of a machine without a ticket. It checks that an operator
+// can list, deny and approve the request, and that the approved machine gets a ticket with which it
+// joins.
 func TestJoinRequests(t *testing.T) {
 	a := controlPlane(t)
 	admin := from(admin, "10.0.0.5:1")
@@ -42,8 +42,7 @@ func TestJoinRequests(t *testing.T) {
 	}
 	const peer = "10.0.0.21:4711"
 
-	// If the configuration does not permit requests, they are rejected, and the answer contains no
-	// more information.
+	// If the configuration does not permit join requests, all of them are rejected.
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "accepts no join requests") {
 		t.Errorf("%v", r)
 	}
@@ -60,7 +59,8 @@ func TestJoinRequests(t *testing.T) {
 	c.Cluster = &cluster
 	a.config.Set(&c)
 
-	// The configuration for the worker contains no secret, and permits requests.
+	// After the configuration permits join requests, an operator gets the configuration of a
+	// worker. It contains no secret.
 	made, err := a.CreateTicket(admin, &api.CreateTicketRequest{Name: "w1"})
 	if err != nil || len(made.Certificate) > 0 {
 		t.Fatal(made, err)
@@ -74,13 +74,13 @@ func TestJoinRequests(t *testing.T) {
 	}
 
 	for what, refused := range map[string]*api.RequestJoinResponse{
-		"own name":     ask("m1", peer, request),
-		"no name":      ask("W 1", peer, request),
-		"no key":       ask("w1", peer, []byte("key")),
-		"a pod":        ask("w1", "10.244.0.9:1", request),
-		"itself":       ask("w1", "10.0.0.11:1", request),
-		"no address":   ask("w1", "somewhere", request),
-		"the loopback": ask("w1", "127.0.0.1:1", request),
+		"the name of the control-plane machine":    ask("m1", peer, request),
+		"an invalid name":                          ask("W 1", peer, request),
+		"an invalid CSR":                           ask("w1", peer, []byte("key")),
+		"the address of a pod":                     ask("w1", "10.244.0.9:1", request),
+		"the address of the control-plane machine": ask("w1", "10.0.0.11:1", request),
+		"an invalid address":                       ask("w1", "somewhere", request),
+		"the loopback address":                     ask("w1", "127.0.0.1:1", request),
 	} {
 		if refused.State != string(joinrequest.Rejected) || refused.Reason == "" {
 			t.Errorf("%s: %v", what, refused)
@@ -109,8 +109,8 @@ func TestJoinRequests(t *testing.T) {
 	if list, err = a.Requests.ListPending(); err != nil || len(list.Machines) != 0 {
 		t.Error(list, err)
 	}
-	if open, err := a.Server.ListMembers(), error(nil); err != nil || len(open.Tickets) != 0 {
-		t.Errorf("before any approval: %v, %v", open, err)
+	if open := a.Server.ListMembers(); len(open.Tickets) != 0 {
+		t.Errorf("tickets before an approval: %v", open)
 	}
 
 	// After an approval, the machine gets a ticket. A revocation removes the ticket, and a new
@@ -139,7 +139,7 @@ func TestJoinRequests(t *testing.T) {
 	}
 	ticket := approve()
 	if _, err := a.Requests.Deny(t.Context(), &api.DenyRequest{Name: "w1", Fingerprint: print}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nodes remove w1") {
-		t.Errorf("denied after it was approved: %v", err)
+		t.Errorf("a denial after the approval: %v", err)
 	}
 
 	// The machine joins with the ticket. Afterwards, no other machine can request its name.
@@ -167,8 +167,8 @@ func TestJoinRequests(t *testing.T) {
 	if r := ask("w1", peer, others); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
-	// The machine itself can repeat its request and gets the same ticket: it may have lost its
-	// power before it received the certificates. Another approval changes nothing.
+	// The machine that has joined can repeat its request, and gets the same ticket. It needs this
+	// after a power cut before the certificates arrived. Another approval changes nothing.
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Approved) || !bytes.Equal(r.Certificate, ticket.Raw) {
 		t.Errorf("%v", r)
 	}
@@ -178,15 +178,16 @@ func TestJoinRequests(t *testing.T) {
 	if _, err := a.Requests.Approve(t.Context(), admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
 		t.Error(err)
 	}
-	// If the ticket is unknown, an operator has to remove the machine.
+	// After a restart, the control-plane machine does not know the ticket. An operator then has to
+	// remove the machine.
 	a.start()
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
 }
 
-// TestJoinRequestsAreFew checks that requests of a caller beyond its limit are rejected, and
-// requests of another caller are accepted.
+// TestJoinRequestsAreFew checks that the requests from an address are limited, and that requests
+// from another address are not affected.
 func TestJoinRequestsAreFew(t *testing.T) {
 	a := controlPlane(t)
 	last := ""
@@ -199,8 +200,8 @@ func TestJoinRequestsAreFew(t *testing.T) {
 	}
 }
 
-// TestARackAsks checks that many machines in the same IPv6 network can send requests without
-// exhausting each other's limits.
+// TestARackAsks checks that 40 machines of the same IPv6 network can each send a request: the
+// common limit of a network is high enough.
 func TestARackAsks(t *testing.T) {
 	a := controlPlane(t)
 	for n := range 40 {
@@ -211,7 +212,8 @@ func TestARackAsks(t *testing.T) {
 	}
 }
 
-// TestDeniedByOthers checks that a denial is effective on all control-plane machines.
+// TestDeniedByOthers checks that a machine stores the denial of a key that another control-plane
+// machine replicates, and rejects an invalid fingerprint.
 func TestDeniedByOthers(t *testing.T) {
 	a := controlPlane(t)
 	if _, err := a.ReplicateMembership(called("machine", ""), &api.ReplicateMembershipRequest{Denied: []string{"sha256:12"}}); status.Code(err) != codes.InvalidArgument {
@@ -237,13 +239,13 @@ func TestRequestLimits(t *testing.T) {
 			return count
 		}
 		if n := allowed(1000, func(int) string { return "[2001:db8::1]:1" }); n != 20 {
-			t.Errorf("%d requests of an address are allowed at once", n)
+			t.Errorf("%d requests of an address are allowed at the same time, want 20", n)
 		}
 		if n := allowed(20, func(int) string { return "[2001:db8::2]:1" }); n != 20 {
-			t.Errorf("after a flood of an address, %d requests of its neighbor are allowed", n)
+			t.Errorf("after a flood of an address, %d requests of another address of the network are allowed", n)
 		}
 		if n := allowed(5000, func(i int) string { return fmt.Sprintf("[2001:db8::1:%x]:1", i) }); n != 160 {
-			t.Errorf("%d requests of the addresses of a network are allowed at once", n)
+			t.Errorf("%d requests of a network are allowed at the same time, want 160", n)
 		}
 		if n := allowed(20, func(i int) string { return fmt.Sprintf("10.0.0.%d:1", i%2) }); n != 20 {
 			t.Errorf("after a flood of a network, %d requests of another network are allowed", n)
@@ -251,7 +253,8 @@ func TestRequestLimits(t *testing.T) {
 	})
 }
 
-// TestCheckSource checks which source addresses CheckSource accepts.
+// TestCheckSource checks that CheckSource rejects the address of a machine of the cluster or of a
+// pod, and an address that does not identify a single machine.
 func TestCheckSource(t *testing.T) {
 	a := controlPlane(t)
 	if err := a.Ledger.update(func(l trust.Ledger) (trust.Ledger, error) {

@@ -27,8 +27,8 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). Calls take different, fixed times for the
-// machines, so the order of their answers is fixed. scriptCommands lists the commands.
+// TestScripts runs testdata/*.txt (package scripttest). Each machine has its own fixed delay for
+// calls, so the order of the answers is fixed. scriptCommands lists the commands.
 func TestScripts(t *testing.T) {
 	commands := scripttest.Commands[*site]{}
 	for name, do := range scriptCommands {
@@ -54,7 +54,7 @@ func newSite(t *testing.T) *site {
 type site struct {
 	t       *testing.T
 	net     *network
-	cluster *config.Config // configuration of the first control-plane machine
+	cluster *config.Config // the configuration of the first control-plane machine
 	planes  []*scriptMachine
 	workers []*scriptMachine
 	byName  map[string]*scriptMachine
@@ -67,9 +67,9 @@ type scriptMachine struct {
 	*machine
 	name   string
 	addr   netip.Addr
-	side   string // part of a split network; empty if it is not split
-	ahead  time.Duration
-	ticket string // serial number of a worker's ticket
+	side   string        // the part of the split network; empty if the network is not split
+	ahead  time.Duration // the time by which the clock of the machine is ahead
+	ticket string        // serial number of a worker's ticket
 	loop   workerLoop
 	shown  int    // number of events that were printed
 	copy   []byte // copy of the ledger, for a rollback of the disk
@@ -77,45 +77,45 @@ type scriptMachine struct {
 
 // scriptCommands are the commands of the scripts.
 var scriptCommands = scripttest.Commands[*site]{
-	"machines": (*site).machines,      // machines a b c: control-plane machines, which have synced
+	"machines": (*site).machines,      // machines a b c: creates and syncs control-plane machines
 	"ticket":   (*site).createTicket,  // ticket w1 on a [for 10m]: an operator creates a ticket
-	"copy":     (*site).copyWorker,    // copy w1 as t: a machine with the configuration of w1
-	"join":     (*site).join,          // join w1 via b: the next step of a worker, at b only
-	"renew":    (*site).renew,         // renew w1 via b: it renews its certificates early
-	"move":     (*site).move,          // move w1 to 10.0.0.40: it has another address
+	"copy":     (*site).copyWorker,    // copy w1 as t: creates t with the ticket of w1
+	"join":     (*site).join,          // join w1 via b: w1 performs its next step, calling only b
+	"renew":    (*site).renew,         // renew w1 via b: w1 renews before it has to, calling only b
+	"move":     (*site).move,          // move w1 to 10.0.0.40: the address of w1 changes
 	"remove":   (*site).remove,        // remove w1 on a: an operator removes a machine
 	"revoke":   (*site).revoke,        // revoke dora on a: an operator revokes the name of a user
-	"restore":  (*site).restoreName,   // restore dora on a
-	"ask":      (*site).addNewcomer,   // ask w1: a worker that will send join requests
-	"pending":  (*site).pending,       // pending on a: the join requests
-	"approve":  (*site).approve,       // approve w1 on a
-	"deny":     (*site).deny,          // deny w1 on a
+	"restore":  (*site).restoreName,   // restore dora on a: an operator restores the name of a user
+	"ask":      (*site).addNewcomer,   // ask w1: creates a worker that sends join requests
+	"pending":  (*site).pending,       // pending on a: prints the pending join requests
+	"approve":  (*site).approve,       // approve w1 on a: an operator approves a join request
+	"deny":     (*site).deny,          // deny w1 on a: an operator denies a join request
 	"rule":     (*site).approveByRule, // rule k1 SN-1 on a [signed again]: a rule approves a key
-	"votes":    (*site).votes,         // votes w1: the binding of each voter for the ticket of w1
-	"ledger":   (*site).ledger,        // ledger a: its members, tickets and revocations
-	"state":    (*site).state,         // state w1: the membership of a worker
-	"events":   (*site).printEvents,   // events a: its new events
-	"cut":      (*site).cut,           // cut c: it is off, or unreachable
-	"split":    (*site).split,         // split a | b c: the network is split
-	"heal":     (*site).heal,          // heal [c]: a machine, or the network, works again
-	"sync":     (*site).sync,          // sync [c]: one poll of a machine, or two of all
-	"restart":  (*site).restart,       // restart c: machined starts again with its disk
-	"lose":     (*site).lose,          // lose c: it starts with an empty disk
-	"damage":   (*site).damage,        // damage c: its ledger is unreadable at its start
-	"newlist":  (*site).newList,       // newlist on c: an operator begins a new list of revocations
-	"backup":   (*site).backup,        // backup c: a copy of its disk
-	"rollback": (*site).rollBack,      // rollback c: it starts with the copy
-	"clock":    (*site).setClock,      // clock c +2h: its clock is ahead
-	"wait":     (*site).wait,          // wait 1h
-	"node":     (*site).createNode,    // node w1: a Node is created
-	"gc":       (*site).collect,       // gc a: a check for the Nodes of removed machines
-	"confirm":  (*site).listsEqual,    // confirm: all ledgers agree
-	"call":     (*site).call,          // call Vote from w1 to a: a call of a machine
+	"votes":    (*site).votes,         // votes w1: prints the key that each voter has bound
+	"ledger":   (*site).ledger,        // ledger a: prints members, tickets and revocations
+	"state":    (*site).state,         // state w1: prints whether w1 has joined or is removed
+	"events":   (*site).printEvents,   // events a: prints the events of a since the last call
+	"cut":      (*site).cut,           // cut c: no machine reaches c, and c reaches no machine
+	"split":    (*site).split,         // split a | b c: the network is split into a, and b and c
+	"heal":     (*site).heal,          // heal [c]: ends the cut of c, or the split of the network
+	"sync":     (*site).sync,          // sync [c]: c polls its peers once, or all machines twice
+	"restart":  (*site).restart,       // restart c: machined of c restarts, and reads its disk
+	"lose":     (*site).lose,          // lose c: machined of c restarts with an empty disk
+	"damage":   (*site).damage,        // damage c: machined of c restarts with an unreadable ledger
+	"newlist":  (*site).newList,       // newlist on c: an operator starts a new list of revocations
+	"backup":   (*site).backup,        // backup c: copies the ledger of c
+	"rollback": (*site).rollBack,      // rollback c: machined of c restarts with the copied ledger
+	"clock":    (*site).setClock,      // clock c +2h: the clock of c is ahead by 2 hours
+	"wait":     (*site).wait,          // wait 1h: an hour passes
+	"node":     (*site).createNode,    // node w1: creates a Node; after node !, deletions fail
+	"gc":       (*site).collect,       // gc a: machine a deletes the Nodes of removed machines
+	"confirm":  (*site).listsEqual,    // confirm: prints whether all ledgers agree
+	"call":     (*site).call,          // call Vote from w1 to a: w1 calls the method Vote of a
 	"requests": (*site).allowRequests, // requests: the cluster accepts join requests
 }
 
-// approveByRule records the approval of a key by a rule for two machines, which was signed an hour
-// ago.
+// approveByRule records the approval of a key by a rule, which approves at most two machines and
+// was signed an hour ago. With "signed again", the rule has another ID and was signed now.
 func (s *site) approveByRule(args []string) string {
 	m := s.find(args[3])
 	now := m.deps.Now()
@@ -127,7 +127,7 @@ func (s *site) approveByRule(args []string) string {
 	return result(m.Server.RecordApproval(s.t.Context(), a), "stored")
 }
 
-// find returns a machine.
+// find returns the machine with this name. It fails the test if there is none.
 func (s *site) find(name string) *scriptMachine {
 	s.t.Helper()
 	m := s.byName[name]
@@ -137,7 +137,7 @@ func (s *site) find(name string) *scriptMachine {
 	return m
 }
 
-// result is the output of a command that returns an error.
+// result returns the output of a command: the text ok, or the code and the message of an error.
 func result(err error, ok string) string {
 	if err == nil {
 		return ok
@@ -148,7 +148,7 @@ func result(err error, ok string) string {
 	return "error: " + err.Error()
 }
 
-// reaches reports whether a machine reaches an address.
+// reaches returns true if the machine from reaches the address to.
 func (s *site) reaches(from *machine, to netip.Addr) bool {
 	var a, b *scriptMachine
 	for _, m := range s.byName {
@@ -319,13 +319,14 @@ func (s *site) join(args []string) string {
 	before := w.loop.certs.Machine
 	now, _ := w.addresses.Get()
 	c := s.via(w, args)
-	if w.loop.step(s.t.Context(), c, now) == 0 { // it was approved
+	if w.loop.step(s.t.Context(), c, now) == 0 { // the join request was approved
 		w.loop.step(s.t.Context(), c, now)
 	}
 	return s.outcome(w, before != w.loop.certs.Machine)
 }
 
-// outcome returns the output for a step of a worker.
+// outcome returns the output for a step of a worker; changed is true if the worker got
+// certificates.
 func (s *site) outcome(w *scriptMachine, changed bool) string {
 	have, _ := w.Worker.State.Get()
 	switch {
@@ -673,7 +674,7 @@ func (s *site) listsEqual([]string) string {
 		if _, off := s.net.off.Load(m.addr); off {
 			continue
 		}
-		// compare all lines except the ID, which differs between ledgers
+		// This compares all lines except the first, because each ledger has another ID.
 		lines := strings.Join(ledgerLines(m.Ledger.Current())[1:], "\n")
 		if len(out) > 0 && lines != out[0] {
 			return fmt.Sprintf("%s has another state than %s", m.name, s.planes[0].name)

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestMembers creates a ticket for a machine, which joins, renews its certificates, and is removed.
-// It checks that no other machine can use the ticket.
+// TestMembers creates a ticket for a machine. The machine joins, renews its certificates, and is
+// removed. The test checks that no other machine can use the ticket or the name.
 func TestMembers(t *testing.T) {
 	a := controlPlane(t)
 	request := func(key *pki.Leaf) []byte {
@@ -84,7 +84,7 @@ func TestMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := readCertificates(file, own.Key); err != nil || !again.Machine.Cert.Equal(held.Machine.Cert) || len(again.Node) != len(held.Node) {
-		t.Errorf("read back: %v, %v", again, err)
+		t.Errorf("the stored certificates: %v, %v", again, err)
 	}
 	var stranger pki.Leaf
 	request(&stranger)
@@ -111,7 +111,7 @@ func TestMembers(t *testing.T) {
 	refused("another machine has used it", err)
 	_, err = asks(admin, &thief, "10.0.0.66:1")
 	refused("operators create a ticket", err)
-	// a call with the machine's certificate, but a CSR of another key
+	// This call has the certificate of the machine, but the CSR of another key.
 	_, err = asks(held.Machine.Cert, &thief, "10.0.0.66:1")
 	refused("only for its present key", err)
 	_, err = a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
@@ -121,9 +121,9 @@ func TestMembers(t *testing.T) {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	list, err := a.Server.ListMembers(), error(nil)
-	if err != nil || len(list.Members) != 1 || len(list.Tickets) != 0 || list.Members[0].Address != "10.0.0.22" {
-		t.Errorf("%v, %v", list, err)
+	list := a.Server.ListMembers()
+	if len(list.Members) != 1 || len(list.Tickets) != 0 || list.Members[0].Address != "10.0.0.22" {
+		t.Errorf("%v", list)
 	}
 
 	a.Ledger.mu.Lock()
@@ -139,12 +139,13 @@ func TestMembers(t *testing.T) {
 		}
 	}
 	if _, err := next.AddTicket(trust.Ticket{Serial: "1a", Name: "w1", Voters: []string{next.ID}, Quorum: 1}); err != nil {
-		t.Errorf("the name is not free again: %v", err)
+		t.Errorf("after the removal, no ticket for the name can be issued: %v", err)
 	}
 }
 
-// TestCheckCallerAddress checks that no machine can join from an address of another machine,
-// regardless of the spelling of the address in the configuration.
+// TestCheckCallerAddress checks that no machine can join from an address that belongs to the
+// control plane, the API server or a pod, regardless of the notation of the address in the
+// configuration.
 func TestCheckCallerAddress(t *testing.T) {
 	at := netip.MustParseAddr
 	c := &config.Config{Cluster: &config.Cluster{}}
@@ -164,8 +165,8 @@ func TestCheckCallerAddress(t *testing.T) {
 	}
 }
 
-// TestRejectedCalls checks that a rejected call for a ticket deletes no Node, and that a rejected
-// call to join leaves the ticket unbound.
+// TestRejectedCalls checks that a rejected call of CreateTicket deletes no Node, and that a
+// rejected call of Join does not bind the ticket to a key.
 func TestRejectedCalls(t *testing.T) {
 	a := controlPlane(t)
 	operator := from(admin, "10.0.0.5:1")
@@ -192,6 +193,6 @@ func TestRejectedCalls(t *testing.T) {
 	}
 	_, err = a.Join(from(ticket, "10.0.0.21:1"), &api.JoinRequest{MachineCsr: request, NodeCsrs: map[string][]byte{nodespec.KubeletCert: []byte("none")}})
 	if known := a.Ledger.Current(); status.Code(err) != codes.InvalidArgument || len(known.Bindings) > 0 {
-		t.Errorf("an invalid CSR of the node: %v, bindings %v", err, known.Bindings)
+		t.Errorf("a call of Join with an invalid CSR: %v, bindings %v", err, known.Bindings)
 	}
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestRecordRemoved checks that a removed worker recognizes the rejection of its certificate in a
-// call and at a dial, and no other error.
+// TestRecordRemoved checks by which errors a worker recognizes that it was removed: by the
+// rejection of its present certificate, in a call or at the connection. Other errors do not mean a
+// removal.
 func TestRecordRemoved(t *testing.T) {
 	ca, err := pki.NewCA("test", time.Hour)
 	if err != nil {
@@ -38,12 +39,12 @@ func TestRecordRemoved(t *testing.T) {
 	}{
 		"present certificate rejected": {refused, true},
 		"earlier certificate rejected": {late, false},
-		"a call":                       {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.RevokedPrefix), true},
-		"a dial":                       {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
+		"rejected in a call":           {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.RevokedPrefix), true},
+		"rejected at the connection":   {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
 		"server not authenticated":     {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: x509: certificate signed by unknown authority (%s)", client.ErrUntrusted, trust.RevokedPrefix), false},
 		"no answer":                    {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
-		"a list that was lost":         {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrRevocationsLost), false},
-		"nothing":                      {nil, false},
+		"revocations lost":             {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrRevocationsLost), false},
+		"no error":                     {nil, false},
 	} {
 		w := &Worker{State: cell.New(State{Certs: Certificates{Machine: held}})}
 		w.recordRemoved(c.refused)
@@ -52,22 +53,22 @@ func TestRecordRemoved(t *testing.T) {
 		}
 		w.clearRemoved()
 		if s, _ := w.State.Get(); s.Removed || s.Problem != "" {
-			t.Errorf("%s: all machines accept its certificate, but it is still recorded as removed: %q", what, s.Problem)
+			t.Errorf("%s: after clearRemoved, the worker is still recorded as removed: %q", what, s.Problem)
 		}
 	}
 }
 
-// TestAllRejected checks that a ticket is set aside when all machines have rejected it, and not if
-// a machine has not answered.
+// TestAllRejected checks that allRejected returns true only if all control-plane machines have
+// rejected the ticket, and false if a machine has not answered or is busy.
 func TestAllRejected(t *testing.T) {
 	used := answerError{"10.0.0.11", status.Error(codes.FailedPrecondition, "another machine has used it")}
 	busy := answerError{"10.0.0.12", status.Error(codes.ResourceExhausted, "too many")}
-	door := fmt.Errorf("machine 10.0.0.12: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked)
+	revoked := fmt.Errorf("machine 10.0.0.12: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked)
 	for _, c := range []struct {
 		err  error
 		want bool
 	}{
-		{client.Failures{used}, true}, {client.Failures{used, door}, true}, {client.Failures{used, busy}, false}, {client.Failures{busy}, false},
+		{client.Failures{used}, true}, {client.Failures{used, revoked}, true}, {client.Failures{used, busy}, false}, {client.Failures{busy}, false},
 		{client.Failures{fmt.Errorf("machine 10.0.0.12: cannot connect: %w", client.ErrUnreachable)}, false}, {errors.New("its key cannot be stored"), false},
 	} {
 		if allRejected(c.err) != c.want {

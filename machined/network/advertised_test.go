@@ -10,9 +10,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// TestAdvertised checks a link (eth0) that accepts no router advertisements any more: the addresses
-// and routes of earlier router advertisements are removed. Its other foreign addresses remain. On a
-// link that accepts router advertisements (eth1), all foreign addresses and routes remain.
+// TestAdvertised checks the link eth0, which does not accept router advertisements any more. The
+// addresses and routes of earlier router advertisements are removed; the other foreign addresses
+// remain. On the link eth1, which accepts router advertisements, all foreign addresses and routes
+// remain.
 func TestAdvertised(t *testing.T) {
 	f := newFake(veth("eth0"), veth("eth1"))
 	for index, link := range map[int]string{2: "eth0", 3: "eth1"} {
@@ -27,8 +28,8 @@ func TestAdvertised(t *testing.T) {
 		f.have.Advertised = append(f.have.Advertised, Route{Link: link, Index: index, To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr("fe80::fe"), Metric: 1024})
 	}
 	s := stage{former: formerMTUs{}, config: Config{Links: []LinkConfig{
-		// 2001:db8::5 is wanted with its present prefix length, and 2001:db8::6 with another
-		// length.
+		// The configuration contains two of the addresses of eth0: 2001:db8::5 with its present
+		// prefix length, and 2001:db8::6 with another one.
 		{Name: "eth0", Addresses: prefixes("2001:db8::5/64", "2001:db8::6/48")},
 		{Name: "eth1", IPv6: LinkIPv6{AcceptRA: true}},
 	}}}
@@ -49,17 +50,18 @@ func TestAdvertised(t *testing.T) {
 		"address 2001:db8::7/64 on eth0: delete, it came by router advertisement",
 	}
 	if !slices.Equal(said, want) {
-		t.Errorf("done: %q, want %q", said, want)
+		t.Errorf("the operations are %q, want %q", said, want)
 	}
 	if left := settle(t, f, s); len(left) > 0 {
-		t.Errorf("left to do: %v", left)
+		t.Errorf("operations remain: %v", left)
 	}
 	if len(f.have.Foreign) != 7 || len(f.have.Advertised) != 1 || f.have.Advertised[0].Link != "eth1" {
-		t.Errorf("left are %v and %v", f.have.Foreign, f.have.Advertised)
+		t.Errorf("the remaining addresses are %v, the remaining routes %v", f.have.Foreign, f.have.Advertised)
 	}
 }
 
-// TestForeign checks how foreign describes an address without the mark.
+// TestForeign checks how the function foreign describes an address that does not have the mark of
+// this package (see doc.go), by its protocol and its flags.
 func TestForeign(t *testing.T) {
 	for _, test := range []struct {
 		prefix     string

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// newKernel creates veth links and returns the Kernel of this namespace. The state of the kernel is
-// then the same as the initial state of the fake machine.
+// newKernel creates veth links, and returns the Kernel of this network namespace. Its state is then
+// the same as that of a new fake with these links.
 func newKernel(t *testing.T, links ...string) *Kernel {
 	t.Helper()
 	if err := unix.Sethostname([]byte("localhost")); err != nil {
@@ -43,8 +43,8 @@ func newKernel(t *testing.T, links ...string) *Kernel {
 
 func (k *Kernel) remembered() *memory { return k.memory }
 
-// need skips a test if the kernel does not support a kind of links, or VLAN filtering of bridges
-// (kindFiltering).
+// need skips a test if the kernel does not support one of the kinds of links. The kind
+// kindFiltering means VLAN filtering of bridges.
 func need(t *testing.T, kinds ...string) {
 	t.Helper()
 	filtering := slices.Index(kinds, kindFiltering)
@@ -63,8 +63,8 @@ func need(t *testing.T, kinds ...string) {
 	rtnltest.Delete(t, "need0")
 }
 
-// TestGoldenKernel applies the cases of the golden files to the kernel, and compares the operations
-// with the golden files.
+// TestGoldenKernel runs the cases of the golden files on the kernel, and compares the operations
+// with the golden files. It omits cases with settings of real hardware.
 func TestGoldenKernel(t *testing.T) {
 	for _, c := range cases() {
 		if c.hardware {
@@ -101,8 +101,8 @@ func TestLawsKernel(t *testing.T) {
 	checkLaws(t, newKernel(t, links...), r, links, 80, randomStage)
 }
 
-// checkVirtualLaws checks the two laws on the kernel, and that a former configuration restores the
-// former state (see checkReturn).
+// checkVirtualLaws checks the two laws on the kernel, and that the return to a former configuration
+// restores the former state (see checkReturn).
 func checkVirtualLaws(t *testing.T, r *rand.Rand, random func(*rand.Rand, []string) stage) {
 	links := []string{"eth0", "eth1", "eth2"}
 	k := newKernel(t, links...)
@@ -134,8 +134,8 @@ func TestBridgeLawsKernel(t *testing.T) {
 	checkVirtualLaws(t, r, randomBridgeStage)
 }
 
-// TestRefusedHardwareKernel checks the errors for settings that a driver does not have. The driver
-// is veth, which has no pause frames, no virtual functions and no wake-on-LAN.
+// TestRefusedHardwareKernel checks the error for a setting that the driver of a link does not have.
+// The driver veth has no pause frames, no virtual functions and no wake-on-LAN.
 func TestRefusedHardwareKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -149,8 +149,8 @@ func TestRefusedHardwareKernel(t *testing.T) {
 	}
 }
 
-// TestLargeMTU checks that the error for a VLAN with a larger MTU than its parent names the cause,
-// and that another error does not change.
+// TestLargeMTU checks that explain adds the cause to the error ERANGE, which the kernel returns for
+// a VLAN with a larger MTU than its parent link, and keeps the text of another error.
 func TestLargeMTU(t *testing.T) {
 	for text, err := range map[string]error{"the link below has a smaller MTU": unix.ERANGE, "": unix.EINVAL} {
 		op := Op{Verb: SetLink, Link: "v", MTU: 9000}

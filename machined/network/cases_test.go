@@ -17,25 +17,24 @@ import (
 
 // stage is a step of a test case: a configuration with leases and router advertisements.
 type stage struct {
-	says   string // description for the reader of the golden file
+	says   string // the description of the stage in the golden file
 	config Config
-	leases map[string]*dhcp.Lease
-	// DHCPv6 leases and values of router advertisements, by name of the link
+	leases map[string]*dhcp.Lease // the leases of DHCPv4, by name of the link
+	// The leases of DHCPv6 and the values of router advertisements, by name of the link.
 	leases6 map[string]*dhcp6.Lease
 	routers map[string]ra.Info
-	// former has the original MTUs, as the controller records them. The tests set it at the start
-	// of a case.
+	// former has the original MTUs, as the controller records them. The tests set it; all stages of
+	// a case share it.
 	former formerMTUs
 }
 
-// testCase is a machine, and the stages that are applied to it in order. testdata/<name>.txt
-// contains the operations of each stage.
+// testCase is a machine with links, and the stages that a test applies to the machine in order. The
+// file testdata/<name>.txt contains the operations of each stage.
 type testCase struct {
 	name  string
 	links []Link
-	// hardware means that the case needs links without a kind, as real network interfaces have. The
-	// case then runs only on the fake machine, because a test cannot create these links in a
-	// namespace.
+	// hardware is true if the case needs links without a kind, such as real network interfaces. The
+	// case then runs only on the fake, because a test cannot create these links in a namespace.
 	hardware bool
 	needs    []string // kinds of links that the kernel must have
 	stages   []stage
@@ -79,7 +78,7 @@ func mac(s string) net.HardwareAddr {
 	return m
 }
 
-// cases are all cases of the golden files.
+// cases returns all cases of the golden files.
 func cases() []testCase {
 	full := lease("192.0.2.55/24", "192.0.2.1")
 	full.DNS, full.Domain, full.MTU, full.Hostname = []netip.Addr{netip.MustParseAddr("192.0.2.53")}, "lan.test", 1400, "leased"
@@ -156,8 +155,8 @@ func cases() []testCase {
 	}...)
 }
 
-// run applies a case to a machine and returns the log of the operations. It checks after each stage
-// that no operation remains.
+// run applies the stages of a case to a machine, and returns the list of the operations. It checks
+// after each stage that no operation remains.
 func (c testCase) run(t *testing.T, m machine) string {
 	t.Helper()
 	var story strings.Builder
@@ -196,6 +195,7 @@ func settle(t *testing.T, m machine, s stage) []Op {
 
 func (c testCase) golden() string { return filepath.Join("testdata", c.name+".txt") }
 
+// TestGolden runs all cases on the fake machine, and compares the operations with the golden files.
 func TestGolden(t *testing.T) {
 	for _, c := range cases() {
 		t.Run(c.name, func(t *testing.T) {

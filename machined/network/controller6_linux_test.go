@@ -7,9 +7,9 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 )
 
-// TestForgottenClient checks that setStatus6 ignores a forgotten client. A forgotten client can
-// renew its lease before it releases the lease, and the next client of the link must not get that
-// lease.
+// TestForgottenClient checks that setStatus6 ignores a client after forgetClient6. Such a client
+// can still renew its lease before it releases the lease, and the next client of the link must not
+// get this lease.
 func TestForgottenClient(t *testing.T) {
 	c := New(Deps{})
 	cl := &client6{link: Link{Index: 2}}
@@ -25,9 +25,9 @@ func TestForgottenClient(t *testing.T) {
 	}
 }
 
-// TestLatch checks that the flags of several router advertisements add up, that a link which is not
-// ready loses its flags, and that the recorded flags do not change: a dry run uses the same
-// function.
+// TestLatch checks that latch combines the recorded flags of a link with those of its last router
+// advertisement, and returns no flags for a link that is not ready. It must not change the recorded
+// flags, because a dry run uses the same function.
 func TestLatch(t *testing.T) {
 	ready := func(l Link) Have {
 		l.Index, l.Up, l.Carrier = 2, true, true

@@ -39,6 +39,7 @@ type testController struct {
 	log        []string
 }
 
+// launch starts a controller with this configuration. Its files are in a new directory.
 func launch(t *testing.T, cfg network.Config) *testController {
 	t.Helper()
 	return launchIn(t, t.TempDir(), cfg)
@@ -89,19 +90,20 @@ func (s *testController) lines() []string {
 	return slices.Clone(s.log)
 }
 
-// slowTimeout is the limit for events that normally occur at once; a busy computer may need most of
-// it.
+// slowTimeout is the limit for events that normally occur immediately. A busy computer may need
+// most of this time.
 const slowTimeout = 10 * time.Second
 
-// wait waits until ok returns true for the state, and returns the state. It fails the test after
-// the limit; what describes the expected state.
-func (s *testController) wait(t *testing.T, limit time.Duration, what string, ok func(network.State) bool) network.State {
+// wait waits until ok returns true for the state, and returns the state. If this takes longer than
+// limit, it fails the test with a message that contains expected, a description of the expected
+// state.
+func (s *testController) wait(t *testing.T, limit time.Duration, expected string, ok func(network.State) bool) network.State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	st, err := cell.Wait(ctx, s.state, ok)
 	if err != nil {
-		t.Fatalf("not %s in %v: %+v\nlog:\n%s", what, limit, st, strings.Join(s.lines(), "\n"))
+		t.Fatalf("the state is not %q after %v: %+v\nlog:\n%s", expected, limit, st, strings.Join(s.lines(), "\n"))
 	}
 	return st
 }
@@ -197,7 +199,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	leased := network.KernelRoute{To: netip.MustParsePrefix("0.0.0.0/0"), Via: dhcpServer.Addr(), Link: "eth0", Metric: 1024, Origin: "machine"}
 	onLink := network.KernelRoute{To: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Origin: "kernel"}
 	if err != nil || !slices.Contains(routes, leased) || !slices.Contains(routes, onLink) {
-		t.Errorf("of the kernel's routes %+v, %v; want among them %+v and %+v", routes, err, leased, onLink)
+		t.Errorf("the routes of the kernel are %+v, %v; they must contain %+v and %+v", routes, err, leased, onLink)
 	}
 	if st.Hostname != "given" || !slices.Equal(st.TimeServers, []string{"192.0.2.123"}) {
 		t.Errorf("host name %q, time servers %q", st.Hostname, st.TimeServers)
@@ -211,7 +213,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	if got := read(t, s.files.Hosts); !strings.Contains(got, "192.0.2.55 given\n") {
 		t.Errorf("hosts is %q", got)
 	}
-	if got := s.state; len(st.Addresses()) != 1 || st.Addresses()[0] != netip.MustParseAddr("192.0.2.55") {
+	if got := st.Addresses(); len(got) != 1 || got[0] != netip.MustParseAddr("192.0.2.55") {
 		t.Errorf("addresses are %v", got)
 	}
 }
@@ -251,13 +253,13 @@ func TestStaticKernel(t *testing.T) {
 		return has("eth0", "10.0.0.6/24")(st) && hasNot("eth0", "10.0.0.5/24")(st) && len(st.Routes) == 0
 	})
 	if got := s.lines()[before:]; !slices.Equal(got, ops) {
-		t.Errorf("the dry run said %q, done was %q", ops, got)
+		t.Errorf("the dry run lists the operations %q, but the controller has performed %q", ops, got)
 	}
 }
 
-// TestFlapAndReplugKernel checks that the address and the route return after the link loses its
-// carrier, after the link is set down, and after the link is removed and another link with its name
-// appears.
+// TestFlapAndReplugKernel checks that the link gets its address and route again in three cases: it
+// loses its carrier and gets it back, it is set down, or it is removed and another link with its
+// name appears.
 func TestFlapAndReplugKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -273,7 +275,7 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	other.SetUp(t, "sw0", true)
 	s.wait(t, slowTimeout, "back after a flap of the carrier", withRoute)
 
-	// An operator might set the link down by mistake. The kernel then removes its routes.
+	// Another program sets the link down. The kernel then removes the routes of the link.
 	rtnltest.SetUp(t, "eth0", false)
 	s.wait(t, slowTimeout, "back after the link was set down", withRoute)
 
@@ -284,11 +286,12 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	rtnltest.Veth(t, "eth0", "sw1")
 	other.MoveLink(t, "sw1")
 	dhcptest.Start(t, other, "sw1", dhcpServer, hourLease())
-	s.wait(t, slowTimeout, "back after it was plugged in again", withRoute)
+	s.wait(t, slowTimeout, "back after a new link with the name appeared", withRoute)
 }
 
-// TestForeignKernel checks addresses without the mark, on a managed link and on another link. A
-// wanted address is adopted, and the other addresses remain.
+// TestForeignKernel checks foreign addresses, which are addresses without the mark of the package
+// (see doc.go), on a managed link and on another link. If the configuration contains such an
+// address, the controller adopts the address. The other foreign addresses remain.
 func TestForeignKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -310,7 +313,7 @@ func TestForeignKernel(t *testing.T) {
 		}
 	}
 	addForeign("eth0", "172.16.0.1/24")
-	addForeign("eth0", "10.0.0.5/24") // this address is wanted, so the controller adopts it
+	addForeign("eth0", "10.0.0.5/24") // the configuration contains this address
 	addForeign("eth1", "172.16.1.1/24")
 	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}})
 	s.wait(t, slowTimeout, "converged", func(st network.State) bool {
@@ -319,7 +322,7 @@ func TestForeignKernel(t *testing.T) {
 	if !slices.Contains(s.lines(), "address 10.0.0.5/24 on eth0: adopt") {
 		t.Errorf("the log is %q", s.lines())
 	}
-	// without a configuration, only hardware is managed, and this namespace has none
+	// Without a configuration, only links of hardware are managed, and this namespace has none.
 	s.config.Set(network.Config{})
 	s.wait(t, slowTimeout, "without managed links", func(st network.State) bool { return st.Converged && len(st.Links) == 1 })
 	all, err := rtnl.Addresses(c)
@@ -331,12 +334,12 @@ func TestForeignKernel(t *testing.T) {
 		left[a.Prefix.String()] = true
 	}
 	if !left["172.16.0.1/24"] || !left["172.16.1.1/24"] || left["10.0.0.5/24"] {
-		t.Errorf("addresses left: %v", left)
+		t.Errorf("the remaining addresses are %v", left)
 	}
 }
 
-// TestPulledCableKernel disconnects the cable of the preferred link. Until the cable is connected
-// again, packets leave by the second link.
+// TestPulledCableKernel removes the carrier of the preferred link, as a disconnected cable does.
+// Until the carrier is back, the machine sends packets over the second link.
 func TestPulledCableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -358,6 +361,7 @@ func TestPulledCableKernel(t *testing.T) {
 		})
 	}
 	s := launch(t, cfg)
+	// sends checks the source addresses of packets to a remote network, for IPv4 and for IPv6.
 	sends := func(when string, want ...string) {
 		t.Helper()
 		for i, to := range []string{"203.0.113.9:9", "[2001:db8:ffff::9]:9"} {
@@ -367,7 +371,7 @@ func TestPulledCableKernel(t *testing.T) {
 				continue
 			}
 			if from, _, _ := net.SplitHostPort(c.LocalAddr().String()); from != want[i] {
-				t.Errorf("%s: to %s from %s, want %s", when, to, from, want[i])
+				t.Errorf("%s: packets to %s have the source address %s, want %s", when, to, from, want[i])
 			}
 			c.Close()
 		}
@@ -379,14 +383,14 @@ func TestPulledCableKernel(t *testing.T) {
 	sends("both links", "10.0.0.5", "2001:db8::5")
 	other.SetUp(t, "sw0", false)
 	s.wait(t, slowTimeout, "without carrier", func(st network.State) bool { return !both(st) })
-	sends("the first is without carrier", "10.1.0.5", "2001:db8:1::5")
+	sends("the first link has no carrier", "10.1.0.5", "2001:db8:1::5")
 	other.SetUp(t, "sw0", true)
 	s.wait(t, slowTimeout, "back", both)
 	sends("both links again", "10.0.0.5", "2001:db8::5")
 }
 
-// TestAdvertisedKernel checks a link that accepts no router advertisements: an address and a route
-// of an earlier router advertisement are removed.
+// TestAdvertisedKernel checks a link that does not accept router advertisements: the controller
+// removes an address and a route of an earlier router advertisement.
 func TestAdvertisedKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -420,7 +424,7 @@ func TestAdvertisedKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}}}})
-	s.wait(t, slowTimeout, "converged without it", func(st network.State) bool {
+	s.wait(t, slowTimeout, "converged without the advertised address", func(st network.State) bool {
 		return has("eth0", "2001:db8::5/64")(st) && hasNot("eth0", advertised.String())(st)
 	})
 	routes, err := network.KernelRoutes()
@@ -429,8 +433,8 @@ func TestAdvertisedKernel(t *testing.T) {
 	}
 }
 
-// TestSolicitKernel checks that a router solicitation is sent when a configuration turns router
-// advertisements on, although the link was up before.
+// TestSolicitKernel checks that a new configuration which enables router advertisements causes a
+// router solicitation, although the link is already up.
 func TestSolicitKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -439,7 +443,7 @@ func TestSolicitKernel(t *testing.T) {
 	rtnltest.SetUp(t, "sw0", true)
 	cfg := network.Config{Links: []network.LinkConfig{{Name: "eth0"}}}
 	s := launch(t, cfg)
-	s.wait(t, slowTimeout, "with its link-local address", func(st network.State) bool {
+	s.wait(t, slowTimeout, "with a usable link-local address", func(st network.State) bool {
 		return st.Converged && slices.ContainsFunc(st.Links, func(l network.LinkState) bool {
 			return l.Name == "eth0" && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool { return a.Unfit == "" })
 		})
@@ -462,7 +466,7 @@ func TestSolicitKernel(t *testing.T) {
 	}
 	cfg.Links = []network.LinkConfig{{Name: "eth0", IPv6: network.LinkIPv6{AcceptRA: true}}}
 	s.config.Set(cfg)
-	// offsets in the packet, and the ICMPv6 type of a router solicitation
+	// hopLimit and kind are offsets in the packet; solicitation is the ICMPv6 type of the message.
 	const hopLimit, kind, solicitation = 7, 40, 133
 	for packet := make([]byte, 1500); ; {
 		n, _, err := unix.Recvfrom(wire, packet, 0)
@@ -471,7 +475,7 @@ func TestSolicitKernel(t *testing.T) {
 		}
 		if n > kind && packet[kind] == solicitation {
 			if packet[hopLimit] != 255 {
-				t.Errorf("hop limit %d, and a router takes 255 only", packet[hopLimit])
+				t.Errorf("the hop limit is %d, but a router accepts only 255", packet[hopLimit])
 			}
 			return
 		}
@@ -499,12 +503,12 @@ func TestRenewKernel(t *testing.T) {
 	server.Set(plan)
 	server.Wait(t, 4*time.Second, saw("REQUEST rebinding"))
 	if st, _ := s.state.Get(); !leased(st) {
-		t.Errorf("the address went although the lease was extended: %+v", st)
+		t.Errorf("the address was removed although the lease was extended: %+v", st)
 	}
 	server.Set(dhcptest.Plan{})
 	st := s.wait(t, slowTimeout, "without the address", hasNot("eth0", "192.0.2.55/24"))
 	if len(st.Routes) != 0 {
-		t.Errorf("routes are left: %+v", st.Routes)
+		t.Errorf("the routes of the ended lease remain: %+v", st.Routes)
 	}
 	s.wait(t, 10*time.Second, "with a problem", func(st network.State) bool {
 		return len(st.Problems) == 1 && strings.Contains(st.Problems[0], "no DHCP server answers")
@@ -513,8 +517,8 @@ func TestRenewKernel(t *testing.T) {
 	s.wait(t, 10*time.Second, "leased again", func(st network.State) bool { return leased(st) && len(st.Problems) == 0 })
 }
 
-// TestUnusableKernel checks a lease with an invalid resolver address. The address is omitted. The
-// problem is logged only once, although each renewal has it.
+// TestUnusableKernel checks a lease with an invalid resolver address. The controller omits this
+// address, and logs the problem only once, although each renewal contains the address.
 func TestUnusableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -523,7 +527,7 @@ func TestUnusableKernel(t *testing.T) {
 	plan.Options = append(plan.Options, dhcpv4.OptDNS(ip4(127, 0, 0, 53), ip4(192, 0, 2, 54)), dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second))
 	s, server, _ := launchLeased(t, plan)
 	server.Wait(t, slowTimeout, func(seen []string) bool {
-		// a further message after the first renewal shows that the server has answered the renewal
+		// The client sends another message only after the server has answered the first renewal.
 		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing")
 	})
 	if got, want := read(t, s.files.ResolvConf), "nameserver 192.0.2.54\nsearch example.test\n"; got != want {
@@ -543,8 +547,8 @@ func TestUnusableKernel(t *testing.T) {
 	}
 }
 
-// TestNakKernel checks a server that rejects the renewal of a lease: the address is removed at
-// once, and the client gets another lease.
+// TestNakKernel checks a server that rejects the renewal of a lease (NAK): the controller removes
+// the address immediately, and the client gets another lease.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -581,12 +585,12 @@ func TestRestartKernel(t *testing.T) {
 	}
 }
 
-// TestHardwareKernel checks a machine without a configuration, on the real network card and with
-// the DHCP server of its network. The test changes the network of the computer, so it runs only on
-// a dedicated machine.
+// TestHardwareKernel checks a machine without a configuration, with the network interface of the
+// machine and the DHCP server of its network. The test changes the network of the machine, so it
+// runs only on a machine for tests.
 func TestHardwareKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
-		t.Skip("needs a machine of its own under the product kernel (ORLOP_KERNEL_TEST=1)")
+		t.Skip("changes the network of the whole machine: runs under the product kernel only (ORLOP_KERNEL_TEST=1)")
 	}
 	start := time.Now()
 	s := launch(t, network.Config{})
@@ -625,10 +629,10 @@ func TestGatewayKernel(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := network.AwaitGateway(ctx, absent); err == nil || err.Error() != "gateway 192.0.2.200 on eth0 does not answer" {
-		t.Errorf("no host on the link: %v", err)
+		t.Errorf("a router that does not exist: %v", err)
 	}
 	absent.Link = "eth7"
 	if err := network.AwaitGateway(ctx, absent); err == nil {
-		t.Error("a link that is not there has a gateway")
+		t.Error("AwaitGateway succeeds for a link that does not exist")
 	}
 }

@@ -25,11 +25,12 @@ type machine interface {
 //   - When the last IPv4 address of a link is removed, the IPv4 routes of the link are removed,
 //     too.
 //   - A link has an IPv6 address only once, regardless of the prefix length.
-//   - Hardware rejects an MTU above a limit. A rejected message has no effect.
-//   - A new link has the kernel's default settings, and the MTU of its parent. A VLAN needs its
-//     parent. It is up only while its parent is up, and disappears with its parent.
-//   - A bond takes only a link that is down, sets the link up, and gives it the MTU of the bond. A
-//     link that leaves a bond is down, and has the MTU from before it joined.
+//   - Hardware rejects an MTU above a limit (mostMTU). A rejected operation has no effect.
+//   - A new link has the kernel's default settings, and the MTU of its parent. A VLAN cannot be
+//     created without its parent, is up only while the parent is up, and is removed with the
+//     parent.
+//   - A link that joins a bond is set down and up again, and gets the MTU of the bond. A link that
+//     leaves a bond is down, and has the MTU from before it joined.
 //   - A link that goes down loses its routes and its IPv6 addresses.
 //   - When the last address is removed that is the source of a route, an IPv4 route is removed, and
 //     an IPv6 route loses its source.
@@ -37,7 +38,7 @@ type machine interface {
 type fake struct {
 	have    Have
 	mostMTU int         // 0 permits any MTU
-	last    int         // the highest index so far
+	last    int         // the highest index of a link so far
 	before  map[int]int // MTUs of members before they joined, by index
 	memory  memory
 }
@@ -133,7 +134,7 @@ func (f *fake) Do(o Op) error {
 	return nil
 }
 
-// link returns the link with an index, which must exist.
+// link returns the link with this index. The link must exist.
 func (f *fake) link(index int) *Link {
 	i := slices.IndexFunc(f.have.Links, func(l Link) bool { return l.Index == index })
 	return &f.have.Links[i]
@@ -162,7 +163,7 @@ func (f *fake) addAddress(a Address) error {
 	f.have.Foreign = slices.DeleteFunc(f.have.Foreign, func(x ForeignAddress) bool { return x.Address == a })
 	for _, p := range f.all(a.Index) {
 		if p.Addr().Is6() && p.Addr() == a.Prefix.Addr() {
-			return fmt.Errorf("address %v on %s: %w: %v is there", a.Prefix, a.Link, unix.EEXIST, p)
+			return fmt.Errorf("address %v on %s: %w: the link has %v", a.Prefix, a.Link, unix.EEXIST, p)
 		}
 	}
 	f.have.Addresses = append(f.have.Addresses, a)
@@ -225,9 +226,9 @@ func (f *fake) addRoute(r Route) error {
 	return nil
 }
 
-// dropSourced removes the sources of routes that the machine does not have any more: it removes
-// IPv4 routes with this source, and the source of IPv6 routes. before are the addresses before the
-// removal.
+// dropSourced finds the addresses that were removed: those in before that the machine does not have
+// any more. It removes the IPv4 routes with such an address as their source, and the source of such
+// IPv6 routes.
 func (f *fake) dropSourced(before []Address) {
 	for _, a := range before {
 		ip := a.Prefix.Addr()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// named returns the link with a name, or nil.
+// named returns the link with this name; nil if there is none.
 func (f *fake) named(name string) *Link {
 	i := slices.IndexFunc(f.have.Links, func(l Link) bool { return l.Name == name })
 	if i < 0 {
@@ -18,7 +18,7 @@ func (f *fake) named(name string) *Link {
 	return &f.have.Links[i]
 }
 
-// doLink performs an operation on a link, with the errors of the kernel.
+// doLink performs an operation on a link. It returns the errors that the kernel would return.
 func (f *fake) doLink(o Op) error {
 	switch o.Verb {
 	case AddLink:
@@ -59,7 +59,7 @@ func (f *fake) doLink(o Op) error {
 	return f.setLink(o)
 }
 
-// portTaken reports whether a tunnel other than by has a UDP port.
+// portTaken returns true if a tunnel other than the link by has this UDP port.
 func (f *fake) portTaken(by *Link, port int) bool {
 	return port != 0 && slices.ContainsFunc(f.have.Links, func(l Link) bool {
 		return l.Index != by.Index && l.Virtual.WireGuard != nil && l.Virtual.WireGuard.Port == port
@@ -171,7 +171,7 @@ func (f *fake) drop(index int, selected func(netip.Addr) bool) {
 	f.dropSourced(before)
 }
 
-// goDown sets a link and the links above it down.
+// goDown sets a link and its VLANs down.
 func (f *fake) goDown(l *Link) {
 	l.Up, l.Carrier = false, false
 	f.drop(l.Index, isIPv6Addr)
@@ -182,7 +182,8 @@ func (f *fake) goDown(l *Link) {
 	}
 }
 
-// interrupt sets a link down and up again.
+// interrupt removes the routes and the IPv6 addresses of a link and of its VLANs, as the kernel
+// does when it sets a link down and up again.
 func (f *fake) interrupt(l *Link) {
 	f.drop(l.Index, isIPv6Addr)
 	for i := range f.have.Links {
@@ -207,8 +208,8 @@ func (f *fake) setLink(o Op) error {
 		l.Up, l.Carrier = true, true
 		for _, above := range f.have.Links {
 			if above.Virtual.parent() == l.Name {
-				// The kernel sets only those VLANs up again that were up before. In these tests,
-				// all VLANs are up in the end.
+				// The kernel sets only those VLANs up again that were up before. The fake can set
+				// all of them up, because in these tests each VLAN is up after the operations.
 				f.named(above.Name).Up = true
 			}
 		}
@@ -232,7 +233,7 @@ func (f *fake) setLink(o Op) error {
 	return nil
 }
 
-// cloneLinks returns copies that share no memory with links.
+// cloneLinks returns copies of links that share no settings with them.
 func cloneLinks(links []Link) []Link {
 	links = slices.Clone(links)
 	for i := range links {

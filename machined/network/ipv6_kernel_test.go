@@ -23,8 +23,9 @@ var (
 	resolver6 = netip.MustParseAddr("2001:db8::53")
 )
 
-// cable6 connects eth0 to sw0 of another machine, as cable does. sw0 has two link-local addresses
-// for two routers, which are usable at once because duplicate address detection is off there.
+// cable6 connects eth0 to sw0 in the namespace of another machine, as cable does. sw0 has the
+// link-local addresses of two routers. They are usable immediately, because duplicate address
+// detection is off in this namespace.
 func cable6(t *testing.T) *rtnltest.Namespace {
 	t.Helper()
 	other := rtnltest.NewOther(t)
@@ -49,8 +50,8 @@ func link(s network.State, name string) network.LinkState {
 }
 
 // TestAdvertisementKernel checks a network with router advertisements and without DHCPv6. The
-// kernel configures addresses and a route. The resolvers and search domains of two routers are used
-// until a router withdraws them or they expire.
+// kernel configures addresses and a route. The machine uses the resolvers and search domains of two
+// routers until a router withdraws them or they expire.
 func TestAdvertisementKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -82,12 +83,12 @@ func TestAdvertisementKernel(t *testing.T) {
 	router.Advertise(t, one)
 	s.wait(t, slowTimeout, "without the withdrawn values", func(st network.State) bool { return len(st.Servers) == 0 && len(st.Search) == 0 })
 	if link(st, "eth0").DHCP6 != nil {
-		t.Errorf("DHCPv6 runs without the flags: %+v", link(st, "eth0").DHCP6)
+		t.Errorf("DHCPv6 runs although no router advertisement has the flag M or O: %+v", link(st, "eth0").DHCP6)
 	}
 }
 
-// TestCarrierReturnKernel checks that the controller sends router solicitations after a restart of
-// the controller, and after the carrier returns. The kernel sends none in these cases.
+// TestCarrierReturnKernel checks that the controller sends router solicitations after its restart,
+// and when the link gets its carrier back. The kernel sends none in these cases.
 func TestCarrierReturnKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -113,9 +114,10 @@ func TestCarrierReturnKernel(t *testing.T) {
 	s.wait(t, slowTimeout, "with the new resolver", with(plan.Servers[0]))
 }
 
-// TestStatefulKernel checks a network with DHCPv6. The machine gets an address with duplicate
-// address detection, and all settings. After a restart it has the same DUID and address. When a
-// configuration ends the use of DHCPv6, it releases the lease.
+// TestStatefulKernel checks a network with DHCPv6. The machine gets an address, which is usable
+// after duplicate address detection, and all settings. After a restart of the controller, it has
+// the same DUID and address. When a new configuration does not use DHCPv6 any more, the machine
+// releases the lease.
 func TestStatefulKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -144,7 +146,7 @@ func TestStatefulKernel(t *testing.T) {
 	s.wait(t, slowTimeout, "leased after a restart", leased)
 	server.Wait(t, slowTimeout, func(seen []string) bool { return slices.Contains(seen, "CONFIRM 2001:db8::5") })
 	if clients := server.Clients(); len(clients) != 1 || !strings.HasPrefix(clients[0], "00030001") {
-		t.Errorf("the identifiers are %q", clients)
+		t.Errorf("the DUIDs of the clients are %q, want a single one", clients)
 	}
 	s.config.Set(network.Config{Links: []network.LinkConfig{{Name: "eth0", IPv6: network.LinkIPv6{AcceptRA: true}}}})
 	s.wait(t, slowTimeout, "without the lease", hasNot("eth0", "2001:db8::5/128"))
@@ -168,16 +170,17 @@ func TestStatelessKernel(t *testing.T) {
 	if seen := slices.Compact(server.Seen()); !slices.Equal(seen, []string{"INFORMATION-REQUEST"}) {
 		t.Errorf("the server saw %q", seen)
 	}
-	// A second router does not set the flag O. The flag of the first router remains in effect.
+	// The router advertisement of a second router does not have the flag O. The flag of the first
+	// router remains in effect.
 	router.Advertise(t, ratest.Plan{Source: routerTwo, Servers: []netip.Addr{netip.MustParseAddr("2001:db8::54")}, OptionLifetime: time.Hour})
 	st = s.wait(t, slowTimeout, "with two resolvers", func(st network.State) bool { return len(st.Servers) == 2 })
 	if a := link(st, "eth0").Advertised; !a.Other || st.Servers[0] != resolver6 {
-		t.Errorf("advertised are %+v, the servers are %v", a, st.Servers)
+		t.Errorf("the state of router advertisements is %+v, the resolvers are %v", a, st.Servers)
 	}
 }
 
-// TestDuplicateKernel checks a network in which another machine has the first address of the
-// server: the machine declines this address, and uses the second address.
+// TestDuplicateKernel checks a network in which another machine already has the first address that
+// the DHCPv6 server offers. The machine declines this address, and gets the second address.
 func TestDuplicateKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -201,8 +204,8 @@ func TestDuplicateKernel(t *testing.T) {
 	}
 }
 
-// TestDelegationKernel checks a delegated prefix. The machine requests the prefix, gives an address
-// of a subnet to another link, and rejects packets to the unused subnets.
+// TestDelegationKernel checks a delegated prefix. The machine requests the prefix on eth0, adds an
+// address of one of its subnets to eth1, and has an unreachable route for the unused subnets.
 func TestDelegationKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

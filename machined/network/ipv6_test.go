@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/machined/network/ra"
 )
 
-// lease6 returns a DHCPv6 lease with an address and a prefix. An empty string omits the address or
-// the prefix.
+// lease6 returns a DHCPv6 lease with an address and a prefix. If one of them is "", the lease does
+// not have it.
 func lease6(address, prefix string) *dhcp6.Lease {
 	l := &dhcp6.Lease{Server: "0003"}
 	if address != "" {
@@ -26,7 +26,7 @@ func lease6(address, prefix string) *dhcp6.Lease {
 	return l
 }
 
-// casesIPv6 are the cases of golden files with automatic IPv6 configuration.
+// casesIPv6 returns the cases of the golden files with automatic IPv6 configuration.
 func casesIPv6() []testCase {
 	full := lease6("2001:db8::5", "")
 	full.DNS, full.Search = []netip.Addr{netip.MustParseAddr("2001:db8::53")}, []string{"lan.test"}
@@ -47,7 +47,8 @@ func casesIPv6() []testCase {
 	}
 }
 
-// TestMode checks the DHCPv6 requests of a link.
+// TestMode checks what a link requests by DHCPv6, for its configuration and the flags M and O of
+// router advertisements; "" for no DHCPv6.
 func TestMode(t *testing.T) {
 	prefix := &Delegation{Length: 60}
 	m, o := RouterFlags{Managed: true}, RouterFlags{Other: true}
@@ -78,7 +79,8 @@ func TestMode(t *testing.T) {
 	}
 }
 
-// TestSubnetOf checks which subnets a prefix has.
+// TestSubnetOf checks the /64 subnet with a number in a prefix; "" if the prefix has no such
+// subnet.
 func TestSubnetOf(t *testing.T) {
 	for _, test := range []struct {
 		prefix string
@@ -100,8 +102,8 @@ func TestSubnetOf(t *testing.T) {
 	}
 }
 
-// TestSettingsOrder checks that the settings of DHCP precede the settings of router advertisements,
-// and that configured settings replace both.
+// TestSettingsOrder checks the order of resolvers, search domains and time servers: DHCPv4, DHCPv6,
+// router advertisements. Configured resolvers and domains replace all of them.
 func TestSettingsOrder(t *testing.T) {
 	v4 := lease("192.0.2.5/24", "")
 	v4.DNS, v4.Domain, v4.NTP = []netip.Addr{netip.MustParseAddr("192.0.2.53")}, "four.test", []netip.Addr{netip.MustParseAddr("192.0.2.123")}
@@ -152,16 +154,16 @@ func TestDescribe6(t *testing.T) {
 	o.six.clients[2] = dhcp6.Status{Phase: dhcp6.Bound, Lease: o.six.leases["eth0"]}
 	s = describe(o, now)
 	if got := s.Links[0].Addresses; !slices.Equal(got, []AddressState{{own.Prefix, "dhcp", "tentative"}}) || len(s.Node) != 0 {
-		t.Errorf("addresses %+v, of the node %v", got, s.Node)
+		t.Errorf("the addresses of the link are %+v, those of the node %v", got, s.Node)
 	}
 	for _, p := range s.Problems {
 		if strings.Contains(p, "DHCPv6") {
-			t.Errorf("a problem with a lease: %q", p)
+			t.Errorf("a problem although the client has a lease: %q", p)
 		}
 	}
 	o.have.Unfit = nil
 	if s = describe(o, now); !slices.Equal(s.Node, []netip.Addr{own.Prefix.Addr()}) {
-		t.Errorf("the node has %v", s.Node)
+		t.Errorf("the addresses of the node are %v", s.Node)
 	}
 }
 
@@ -174,35 +176,35 @@ func TestLeases6(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := dir.Load6("02:00:00:00:00:01"); err != nil || !reflect.DeepEqual(got, l) {
-		t.Errorf("read back: %+v, %v", got, err)
+		t.Errorf("the stored lease: %+v, %v", got, err)
 	}
 	if got, err := dir.Load("02:00:00:00:00:01"); err != nil || got != nil {
-		t.Errorf("as a lease of IPv4: %+v, %v", got, err)
+		t.Errorf("the stored lease of DHCPv4, which does not exist: %+v, %v", got, err)
 	}
 	if err := dir.Save6("02:00:00:00:00:01", nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := dir.Load6("02:00:00:00:00:01"); err != nil || got != nil {
-		t.Errorf("after its removal: %+v, %v", got, err)
+		t.Errorf("after the removal of the lease: %+v, %v", got, err)
 	}
 	if id, err := dir.DUID(); err != nil || id != nil {
-		t.Errorf("no identifier: %x, %v", id, err)
+		t.Errorf("the DUID before it is stored: %x, %v", id, err)
 	}
 	cards := []Link{veth("veth0"), card("eth1", "02:00:00:00:00:07"), card("eth0", "02:00:00:00:00:03")}
 	id := hardwareDUID(cards[1], cards)
 	if want := dhcp6.DUID(mac("02:00:00:00:00:03")); !slices.Equal(id, want) {
-		t.Errorf("the identifier is %x, want %x", id, want)
+		t.Errorf("the DUID of the hardware is %x, want %x", id, want)
 	}
 	if err := dir.SaveDUID(id); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := dir.DUID(); err != nil || !slices.Equal(got, id) {
-		t.Errorf("read back: %x, %v; want %x", got, err, id)
+		t.Errorf("the stored DUID: %x, %v; want %x", got, err, id)
 	}
 	if err := writeFile(string(dir)+"/"+duidFile, "00"); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := dir.DUID(); err == nil || got != nil {
-		t.Errorf("a short identifier: %x, %v", got, err)
+		t.Errorf("a stored DUID that is too short: %x, %v", got, err)
 	}
 }

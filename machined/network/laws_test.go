@@ -11,9 +11,9 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 )
 
-// randomStage creates a random configuration and leases. There are few different addresses and
-// routes, so conflicts are frequent. All links have the same IPv4 subnets. Each link has its own
-// IPv6 subnets, because the kernel rejects an IPv6 gateway in a subnet of another link.
+// randomStage returns a random configuration with leases. It selects from few addresses and routes,
+// so conflicts are frequent. All links have the same IPv4 subnets. Each link has its own IPv6
+// subnets, because the kernel rejects an IPv6 gateway in a subnet of another link.
 func randomStage(r *rand.Rand, links []string) stage {
 	s := stage{leases: map[string]*dhcp.Lease{}, leases6: map[string]*dhcp6.Lease{}}
 	pick := func(list []string) string { return list[r.IntN(len(list))] }
@@ -56,9 +56,9 @@ func randomStage(r *rand.Rand, links []string) stage {
 	return s
 }
 
-// checkLaws applies random stages to a machine and checks the two laws of a domain. After the
-// operations of a diff, the next diff is empty. After an interruption at any operation, a restart
-// converges. About half of the stages are interrupted.
+// checkLaws applies random stages to a machine and checks the two laws of a domain. First: after
+// the operations of a diff, the next diff is empty. Second: if the machine stops at any operation,
+// it converges after its restart. About half of the stages stop at a random operation.
 func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int, random func(*rand.Rand, []string) stage) {
 	t.Helper()
 	former := formerMTUs{}
@@ -75,12 +75,12 @@ func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int
 			do(t, m, s, settle(t, m, s), n)
 		}
 		if left := settle(t, m, s); len(left) > 0 {
-			t.Fatalf("stage %d, %d of %d operations, then the rest: left to do: %v\nconfiguration: %+v\noperations: %v", n, stop, len(ops), left, s.config, ops)
+			t.Fatalf("stage %d, stopped after %d of %d operations and restarted: these operations remain: %v\nconfiguration: %+v\noperations: %v", n, stop, len(ops), left, s.config, ops)
 		}
 	}
 }
 
-// do performs the operations of the n-th stage, each of them twice.
+// do performs the operations of stage n, each of them twice.
 func do(t *testing.T, m machine, s stage, ops []Op, n int) {
 	t.Helper()
 	for _, o := range ops {
@@ -93,6 +93,7 @@ func do(t *testing.T, m machine, s stage, ops []Op, n int) {
 	}
 }
 
+// TestLaws checks the two laws (see checkLaws) on the fake machine, with 300 seeds.
 func TestLaws(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -17,15 +17,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// remote is the network at the other ends of eth0 and eth1: a switch with an address. It returns
-// each datagram to its sender.
+// remote is the network to which eth0 and eth1 are connected: a switch with an address. A server at
+// this address returns each datagram to its sender.
 type remote struct {
 	*rtnltest.Namespace
 	kernel *network.Kernel
 }
 
-// plugIn creates eth0 and eth1. Their other ends, peer-eth0 and peer-eth1, are ports of the switch
-// sw.
+// plugIn creates eth0 and eth1. The other links of the two pairs, peer-eth0 and peer-eth1, are
+// ports of the switch sw.
 func plugIn(t *testing.T) remote {
 	t.Helper()
 	r := remote{Namespace: rtnltest.NewOther(t)}
@@ -70,8 +70,8 @@ func (r remote) perform(t *testing.T, ops ...network.Op) {
 	}
 }
 
-// address adds an address to a link of the remote network, and starts a server on it that returns
-// each datagram.
+// address adds an address to a link of the remote network, and starts a server at this address that
+// returns each datagram.
 func (r remote) address(t *testing.T, link, prefix string) {
 	t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -95,14 +95,15 @@ func (r remote) address(t *testing.T, link, prefix string) {
 	}()
 }
 
-// reach waits until a server at the address answers. It fails the test after the limit.
+// reach waits until the server at the address answers. If this takes longer than limit, it fails
+// the test.
 func reach(t *testing.T, address string, limit time.Duration) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for time.Now().Before(deadline) {
 		c, err := net.Dial("udp", net.JoinHostPort(address, "7"))
 		if err != nil {
-			continue // no route yet
+			continue // the machine has no route yet
 		}
 		c.SetDeadline(time.Now().Add(200 * time.Millisecond))
 		_, err = c.Write([]byte("hello"))
@@ -125,6 +126,8 @@ func belongs(member, master string) func(network.State) bool {
 	}
 }
 
+// isolated runs the test in its own namespace (rtnltest.Isolate). It returns true in this
+// namespace, and skips the test if the kernel does not support one of the kinds of links.
 func isolated(t *testing.T, kinds ...string) bool {
 	t.Helper()
 	if !rtnltest.Isolate(t) {
@@ -145,8 +148,8 @@ func activeBackup() network.Virtual {
 	return network.Virtual{Bond: &network.Bond{Mode: "active-backup", Hash: "layer2", MII: 100 * time.Millisecond}}
 }
 
-// grow moves the address of eth0 to a new link with eth0 as its first member, and then adds eth1.
-// It checks after each step that the remote network is reachable.
+// grow moves the address of eth0 to a new link, a bond or a bridge with eth0 as its member, and
+// then adds the member eth1. It checks after each step that the remote network is reachable.
 func grow(t *testing.T, name string, v network.Virtual) *testController {
 	t.Helper()
 	on := func(links ...network.LinkConfig) network.Config { return network.Config{Links: links} }
@@ -166,7 +169,8 @@ func grow(t *testing.T, name string, v network.Virtual) *testController {
 	return s
 }
 
-// TestBondKernel checks that the remote network is reachable by a bond while members join and fail.
+// TestBondKernel checks that the remote network is reachable over a bond while members join or lose
+// their carrier, and after a change of the mode.
 func TestBondKernel(t *testing.T) {
 	if !isolated(t, "bond", "bridge") {
 		return
@@ -181,12 +185,12 @@ func TestBondKernel(t *testing.T) {
 	})
 	r.SetUp(t, "peer-eth1", false)
 	reach(t, "10.0.0.1", slowTimeout)
-	// The dry run of another mode says that the bond is created again.
+	// The dry run of another mode lists that the bond is created again.
 	next := network.Config{Links: []network.LinkConfig{{Name: "bond0", Members: members("eth0", "eth1"), Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")},
 		Virtual: network.Virtual{Bond: &network.Bond{Mode: "balance-xor", Hash: "layer2", MII: 100 * time.Millisecond}}}}}
 	lines, err := s.controller.DryRun(next)
 	if err != nil || !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, "mode cannot change live") }) {
-		t.Errorf("the dry run says %q, %v", lines, err)
+		t.Errorf("the dry run lists %q, %v", lines, err)
 	}
 	s.config.Set(next)
 	s.wait(t, slowTimeout, "in the other mode", func(s network.State) bool { return belongs("eth1", "bond0")(s) && has("bond0", "10.0.0.5/24")(s) })
@@ -196,14 +200,15 @@ func TestBondKernel(t *testing.T) {
 	reach(t, "10.0.0.1", slowTimeout)
 }
 
-// TestBridgeKernel checks that the remote network is reachable by a bridge while a second port
+// TestBridgeKernel checks that the remote network is reachable over a bridge while a second port
 // joins.
 func TestBridgeKernel(t *testing.T) {
 	if !isolated(t, "bridge") {
 		return
 	}
 	r := plugIn(t)
-	// A bridge with two ports to the same switch would form a loop.
+	// Only eth0 stays connected to the switch: a bridge with two ports to the same switch would be
+	// a loop.
 	r.perform(t, network.Op{Verb: network.SetMaster, Link: "peer-eth1", Index: -1})
 	s := grow(t, "br0", network.Virtual{Bridge: &network.Bridge{}})
 	s.config.Set(network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}})
@@ -211,8 +216,8 @@ func TestBridgeKernel(t *testing.T) {
 	reach(t, "10.0.0.1", slowTimeout)
 }
 
-// TestVLANOnBondKernel checks that the remote network is reachable by a VLAN on a bond, also after
-// the bond is created again.
+// TestVLANOnBondKernel checks that the remote network is reachable over a VLAN on a bond, also
+// after the bond is created again with another mode.
 func TestVLANOnBondKernel(t *testing.T) {
 	if !isolated(t, "bond", "bridge", "vlan") {
 		return
@@ -238,8 +243,8 @@ func TestVLANOnBondKernel(t *testing.T) {
 	}
 }
 
-// TestWireGuardKernel checks that a tunnel works, and that the addition of another peer does not
-// interrupt its session.
+// TestWireGuardKernel checks that the remote network is reachable over a WireGuard tunnel, and that
+// the addition of another peer does not interrupt the session.
 func TestWireGuardKernel(t *testing.T) {
 	if !isolated(t, "wireguard", "bridge") {
 		return
@@ -278,12 +283,12 @@ func TestWireGuardKernel(t *testing.T) {
 	})
 	reach(t, "10.50.0.1", 2*time.Second)
 	if lines, err := s.controller.DryRun(config()); err != nil || len(lines) != 1 || !strings.Contains(lines[0], "removed") || strings.Contains(strings.Join(lines, ""), ours.String()) {
-		t.Errorf("the dry run says %q, %v", lines, err)
+		t.Errorf("the dry run lists %q, %v", lines, err)
 	}
 }
 
-// TestTakenLinksKernel checks that TakenLinks returns a name that another component uses. It omits
-// the name if the active configuration has the name already.
+// TestTakenLinksKernel checks that TakenLinks returns the names of new links that other links
+// already have. It omits a name that the active configuration already has.
 func TestTakenLinksKernel(t *testing.T) {
 	if !isolated(t, "bridge") {
 		return
@@ -298,9 +303,9 @@ func TestTakenLinksKernel(t *testing.T) {
 	})
 	next := network.Config{Links: []network.LinkConfig{bridge("eth0"), bridge("br0"), bridge("br1")}}
 	if taken, err := s.controller.TakenLinks(network.Config{}, next); err != nil || !slices.Equal(taken, []string{"eth0"}) {
-		t.Errorf("taken %q, %v", taken, err)
+		t.Errorf("the taken names are %q, %v; want eth0", taken, err)
 	}
 	if taken, err := s.controller.TakenLinks(next, next); err != nil || len(taken) > 0 {
-		t.Errorf("taken in the active configuration: %q, %v", taken, err)
+		t.Errorf("the active configuration has the same names, but the taken names are %q, %v", taken, err)
 	}
 }

@@ -22,29 +22,29 @@ func TestRefusedMTU(t *testing.T) {
 	}
 	left := settle(t, f, s)
 	if want := (Op{Verb: SetLink, Link: "eth0", Index: 2, MTU: 9000}); failed != 1 || !reflect.DeepEqual(left, []Op{want}) {
-		t.Errorf("%d operations failed, left are %v; want 1 and %v", failed, left, want)
+		t.Errorf("%d operations failed, and the operations %v remain; want 1 and %v", failed, left, want)
 	}
 	if !f.link(2).Up || len(f.have.Addresses) != 1 || len(f.have.Routes) != 1 {
-		t.Errorf("the machine cannot be reached: %+v", f.have)
+		t.Errorf("the link is not up, or its address or route is missing: %+v", f.have)
 	}
 }
 
-// TestFormerMTUs checks that record stores the original MTU at the first change, and deletes it
-// when the link has its original MTU again.
+// TestFormerMTUs checks that record stores the original MTU of a link at the first change, and
+// deletes it when the link has this MTU again or does not exist any more.
 func TestFormerMTUs(t *testing.T) {
 	f := formerMTUs{}
 	for _, step := range []struct {
 		says      string
-		have, set int // MTUs
+		have, set int // the present MTU, and the MTU that an operation sets (0: none)
 		want      formerMTUs
 	}{
-		{"nothing is changed", 1500, 0, formerMTUs{}},
-		{"the first change, which is refused", 1500, 9000, formerMTUs{2: 1500}},
-		{"another, which is not", 1500, 1400, formerMTUs{2: 1500}},
-		{"it is changed", 1400, 0, formerMTUs{2: 1500}},
-		{"the second change", 1400, 1300, formerMTUs{2: 1500}},
-		{"back", 1300, 1500, formerMTUs{2: 1500}},
-		{"it is back", 1500, 0, formerMTUs{}},
+		{"no operation", 1500, 0, formerMTUs{}},
+		{"a first change, which the hardware rejects", 1500, 9000, formerMTUs{2: 1500}},
+		{"another change, which succeeds", 1500, 1400, formerMTUs{2: 1500}},
+		{"no operation after the change", 1400, 0, formerMTUs{2: 1500}},
+		{"a second change", 1400, 1300, formerMTUs{2: 1500}},
+		{"the change to the original MTU", 1300, 1500, formerMTUs{2: 1500}},
+		{"no operation at the original MTU", 1500, 0, formerMTUs{}},
 		{"another change", 1500, 1400, formerMTUs{2: 1500}},
 	} {
 		var ops []Op
@@ -57,12 +57,12 @@ func TestFormerMTUs(t *testing.T) {
 		}
 	}
 	if f.record(nil, nil); len(f) > 0 {
-		t.Errorf("the link is gone: %v", f)
+		t.Errorf("the record contains a link that does not exist any more: %v", f)
 	}
 }
 
-// TestLeavingMember checks the MTU of a VLAN on a link that leaves its bond. The VLAN gets the MTU
-// that the kernel restores on the link, and not the MTU of the bond.
+// TestLeavingMember checks the planned MTU of a VLAN on a link that leaves its bond: the MTU that
+// the kernel restores on the link, and not the MTU of the bond.
 func TestLeavingMember(t *testing.T) {
 	bond := Link{Name: "bond0", Index: 3, Own: true, Kind: kindBond, Virtual: testBond("802.3ad"), MTU: 9000}
 	member := veth("eth0")
@@ -92,8 +92,8 @@ func TestLeavingMember(t *testing.T) {
 	}
 }
 
-// TestLeasedMTU checks that a lease does not override a configured MTU, and that it does not
-// disable IPv6 by a small MTU.
+// TestLeasedMTU checks the MTU of a link with a lease. The MTU of the lease is not used if the
+// configuration has an MTU, or if it is too small for the IPv6 of the link.
 func TestLeasedMTU(t *testing.T) {
 	static6 := []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}
 	for _, test := range []struct {
@@ -102,12 +102,12 @@ func TestLeasedMTU(t *testing.T) {
 		leased int
 		want   int
 	}{
-		{"as leased", LinkConfig{}, 1400, 1400},
-		{"configured", LinkConfig{MTU: 1450}, 1400, 1450},
-		{"none", LinkConfig{}, 0, 1500},
+		{"MTU of the lease", LinkConfig{}, 1400, 1400},
+		{"configured MTU", LinkConfig{MTU: 1450}, 1400, 1450},
+		{"no MTU", LinkConfig{}, 0, 1500},
 		{"small, without IPv6", LinkConfig{}, 576, 576},
 		{"too small for a static IPv6 address", LinkConfig{Addresses: static6}, 1279, 1500},
-		{"enough for it", LinkConfig{Addresses: static6}, 1280, 1280},
+		{"enough for a static IPv6 address", LinkConfig{Addresses: static6}, 1280, 1280},
 		{"too small for router advertisements", LinkConfig{IPv6: LinkIPv6{AcceptRA: true}}, 576, 1500},
 	} {
 		test.config.Name, test.config.DHCP4 = "eth0", true

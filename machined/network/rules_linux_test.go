@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDecodeRule checks that decodeRule succeeds for each rule of another component, even if the
-// library cannot decode the rule.
+// TestDecodeRule checks that decodeRule ignores each rule of another component, even a rule that
+// the library cannot decode. It also checks that decodeRule returns the machine's own rules, and an
+// error if it cannot decode an own rule.
 func TestDecodeRule(t *testing.T) {
 	const sportMask = 28 // FRA_SPORT_MASK of Linux 6.18
 	own := Rule{Priority: 500, Table: 100, Mark: 7, Incoming: "eth0", From: netip.MustParsePrefix("10.0.0.0/8"), To: netip.MustParsePrefix("192.0.2.1/32")}
@@ -31,12 +32,12 @@ func TestDecodeRule(t *testing.T) {
 		own     bool
 		fails   bool
 	}{
-		{name: "own", message: encodeRule(t, own), rule: own, own: true},
-		{name: "own, IPv6", message: encodeRule(t, six), rule: six, own: true},
-		{name: "of another component, with an unknown attribute", message: foreign(unix.RTPROT_STATIC)},
-		{name: "own, with an unknown attribute", message: foreign(Protocol), fails: true},
-		{name: "of another family", message: append([]byte{128}, make([]byte, ruleHeader-1)...)},
-		{name: "too short", message: make([]byte, ruleHeader-1), fails: true},
+		{name: "an own rule", message: encodeRule(t, own), rule: own, own: true},
+		{name: "an own rule for IPv6", message: encodeRule(t, six), rule: six, own: true},
+		{name: "a rule of another component, with an unknown attribute", message: foreign(unix.RTPROT_STATIC)},
+		{name: "an own rule with an unknown attribute", message: foreign(Protocol), fails: true},
+		{name: "a rule of another address family", message: append([]byte{128}, make([]byte, ruleHeader-1)...)},
+		{name: "a message that is too short", message: make([]byte, ruleHeader-1), fails: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, isOwn, err := decodeRule(c.message)

@@ -61,7 +61,7 @@ func TestMissingBelow(t *testing.T) {
 	c := on(vlanLink("upper", "lower", 5), vlanLink("lower", "eth9", 6), LinkConfig{Name: "eth0"})
 	replace(t, []Link{veth("eth0")}, c)
 	if got := Missing(c, Facts{Links: []Link{veth("eth0")}}); !slices.Equal(got, []string{"eth9"}) {
-		t.Errorf("missing %q", got)
+		t.Errorf("Missing returns %q, want eth9", got)
 	}
 }
 
@@ -107,8 +107,8 @@ func TestPortsSwap(t *testing.T) {
 	replace(t, []Link{veth("eth0")}, on(eth0, wg("wg0", 1)), on(eth0, wg("wg1", 1)))
 }
 
-// TestMatchedMembers checks a match that selects members of a bond or a bridge: the members get its
-// hardware settings, but no addresses.
+// TestMatchedMembers checks a match that selects members of a bond or a bridge: the members get the
+// hardware settings of the match, but no addresses.
 func TestMatchedMembers(t *testing.T) {
 	rings := map[string]string{HardwareRX: "4096"}
 	for _, v := range []Virtual{testBond("active-backup"), {Bridge: &Bridge{}}} {
@@ -127,10 +127,10 @@ func TestMatchedMembers(t *testing.T) {
 			}
 		}
 		if len(want.Addresses) != 1 || want.Addresses[0].Link != "eth2" {
-			t.Errorf("%s: addresses %v", v.Kind(), want.Addresses)
+			t.Errorf("%s: the plan has the addresses %v, want one, on eth2", v.Kind(), want.Addresses)
 		}
 		if lines := ambiguous(c, Facts{Links: links}, want.Links); len(lines) > 0 {
-			t.Errorf("%s: %q", v.Kind(), lines)
+			t.Errorf("%s: the match is reported as ambiguous: %q", v.Kind(), lines)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestTaken(t *testing.T) {
 	links := []Link{veth("eth0"), {Name: "dummy0", Kind: kindDummy}, own}
 	c := on(vlanLink("eth0", "eth1", 5), LinkConfig{Name: "dummy0", Virtual: Virtual{Dummy: &Dummy{}}}, LinkConfig{Name: "bond0", Virtual: Virtual{Bridge: &Bridge{}}}, LinkConfig{Name: "eth1"})
 	if got := Taken(c, Facts{Links: links}); !slices.Equal(got, []string{"eth0", "dummy0"}) {
-		t.Errorf("taken %q", got)
+		t.Errorf("Taken returns %q, want eth0 and dummy0", got)
 	}
 }
 
@@ -307,7 +307,8 @@ func randomStack(r *rand.Rand, names []string) stage {
 	return s
 }
 
-// TestStackLaws checks the two laws with links on links, and with names that change their kinds.
+// TestStackLaws checks the two laws of a domain (checkLaws) with links on links. A name can have
+// another kind of link in each configuration.
 func TestStackLaws(t *testing.T) {
 	names := []string{"eth0", "eth1", "eth2"}
 	for seed := range uint64(100) {
@@ -329,12 +330,12 @@ func TestVRFNames(t *testing.T) {
 	f := Facts{Links: newFake(veth("eth0"), veth("eth1")).have.Links, Leases: map[string]*dhcp.Lease{"eth0": l}}
 	w := Plan(c, f)
 	if r := planResolver(c, f, w.Links); len(r.Servers) > 0 || len(planTimeServers(c, f, w.Links)) > 0 || w.Hostname == "red-name" {
-		t.Errorf("resolvers %v, name %s", r.Servers, w.Hostname)
+		t.Errorf("the machine uses values of a lease in a VRF: resolvers %v, time servers, or host name %s", r.Servers, w.Hostname)
 	}
 	if !strings.Contains(w.Files.Hosts, "10.1.0.5 ") {
-		t.Errorf("hosts: %s", w.Files.Hosts)
+		t.Errorf("the hosts file lacks the address 10.1.0.5:\n%s", w.Files.Hosts)
 	}
 	if !slices.ContainsFunc(w.Routes, func(r Route) bool { return r.Via == netip.MustParseAddr("10.0.0.1") && r.Table == 100 }) {
-		t.Errorf("routes %v", w.Routes)
+		t.Errorf("the table of the VRF has no route via 10.0.0.1: %v", w.Routes)
 	}
 }

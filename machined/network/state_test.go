@@ -10,20 +10,20 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
-// TestStub checks that resolv.conf contains only Config.Stub if it is set, and that the State shows
-// the resolvers nevertheless.
+// TestStub checks that Config.Stub, if it is set, is the only resolver in resolv.conf, and that the
+// State shows the configured resolvers nevertheless.
 func TestStub(t *testing.T) {
 	at := netip.MustParseAddr
 	c := Config{DNS: []netip.Addr{at("192.0.2.53"), at("192.0.2.54")}, Search: []string{"example.test"}, Stub: at("127.0.0.53")}
 	if got, want := planFiles(c, Facts{}, Want{}).ResolvConf, "nameserver 127.0.0.53\nsearch example.test\n"; got != want {
-		t.Errorf("%q; want %q", got, want)
+		t.Errorf("with a stub, resolv.conf is %q; want %q", got, want)
 	}
 	if got := describe(observation{config: c}, time.Now()).Servers; !slices.Equal(got, c.DNS) {
 		t.Errorf("the State shows the resolvers %v", got)
 	}
 	c.Stub = netip.Addr{}
 	if got, want := planFiles(c, Facts{}, Want{}).ResolvConf, "options timeout:2\nnameserver 192.0.2.53\nnameserver 192.0.2.54\nsearch example.test\n"; got != want {
-		t.Errorf("%q; want %q", got, want)
+		t.Errorf("without a stub, resolv.conf is %q; want %q", got, want)
 	}
 }
 
@@ -50,15 +50,15 @@ func TestProblems(t *testing.T) {
 	}{
 		{name: "no network card", links: []Link{veth("veth1")}, want: []string{"no Ethernet link: the machine has no supported network interface"}},
 		{name: "no cable", links: []Link{pulled}, want: []string{"link eth0: no carrier: is the cable connected?"}},
-		{name: "no partner", links: []Link{bond, member}, config: Config{Links: []LinkConfig{{Name: "bond0"}}},
+		{name: "a bond without a partner", links: []Link{bond, member}, config: Config{Links: []LinkConfig{{Name: "bond0"}}},
 			want: []string{"link bond0: no carrier: its members have one, but none is in use: check LACP on the ports of the switch and full duplex (802.3ad), the ARP targets, or minLinks"}},
-		{name: "not up yet", links: []Link{nic}},
-		{name: "a configured link is not there", links: []Link{ready}, config: Config{Links: []LinkConfig{{Name: "eth7"}, {MAC: mac("02:00:00:00:00:09")}}},
+		{name: "a link that is not up yet", links: []Link{nic}},
+		{name: "a configured link that does not exist", links: []Link{ready}, config: Config{Links: []LinkConfig{{Name: "eth7"}, {MAC: mac("02:00:00:00:00:09")}}},
 			want: []string{"link eth7: is configured but does not exist", "link 02:00:00:00:00:09: is configured but does not exist"}},
-		{name: "no answer yet", links: []Link{ready}, clients: searching(time.Second, dhcp.Selecting, "")},
-		{name: "no answer", links: []Link{ready}, clients: searching(12*time.Second, dhcp.Selecting, ""),
+		{name: "no DHCP answer after a second", links: []Link{ready}, clients: searching(time.Second, dhcp.Selecting, "")},
+		{name: "no DHCP answer after 12 seconds", links: []Link{ready}, clients: searching(12*time.Second, dhcp.Selecting, ""),
 			want: []string{"link eth0: no DHCP lease after 12s: no DHCP server answers"}},
-		{name: "refused", links: []Link{ready}, clients: searching(5*time.Second, dhcp.Requesting, `server 192.0.2.1 refuses: "no"`),
+		{name: "a DHCP server that refuses", links: []Link{ready}, clients: searching(5*time.Second, dhcp.Requesting, `server 192.0.2.1 refuses: "no"`),
 			want: []string{`link eth0: no DHCP lease after 5s: server 192.0.2.1 refuses: "no"`}},
 		{name: "an operation failed", links: []Link{ready}, failed: []string{"link eth0: mtu 9000: cannot do: invalid argument"},
 			want: []string{"link eth0: mtu 9000: cannot do: invalid argument"}},
@@ -135,20 +135,20 @@ func TestNodeAddresses(t *testing.T) {
 	down.Up = false
 	for _, test := range []struct {
 		says        string
-		before      string
+		before      string // the previous node address
 		links       []LinkState
 		named, want string
 	}{
-		{"the first of each family, IPv4 first", "", []LinkState{link(address("2001:db8::1/64", "static", ""), address("10.0.0.1/24", "dhcp", "")), link(address("10.0.1.1/24", "static", ""))}, "", "10.0.0.1 2001:db8::1"},
-		{"of links that are up", "", []LinkState{down, link(address("10.0.1.1/24", "static", ""))}, "", "10.0.1.1"},
-		{"a link-local one is none", "", []LinkState{link(address("fe80::1/64", "kernel", ""))}, "", ""},
-		{"one that is named, on whichever link", "", []LinkState{link(address("10.0.0.1/24", "static", "")), link(address("10.0.1.1/24", "static", ""))}, "10.0.1.1", "10.0.1.1"},
-		{"a given one before an advertised one", "2001:db8::9", []LinkState{link(address("2001:db8::9/64", "kernel", "")), link(address("2001:db8:1::1/64", "static", ""))}, "", "2001:db8:1::1"},
-		{"the one before, on whichever link", "2001:db8::9", []LinkState{link(address("2001:db8::5/64", "kernel", "")), link(address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
-		{"not one that is about to go", "2001:db8::9", []LinkState{link(address("2001:db8::9/64", "kernel", "deprecated"), address("2001:db8:1::9/64", "kernel", ""))}, "", "2001:db8:1::9"},
-		{"nor one that somebody else may have", "", []LinkState{link(address("2001:db8::9/64", "kernel", "tentative"), address("2001:db8::8/64", "kernel", "duplicate"))}, "", ""},
-		{"nor one for privacy", "", []LinkState{link(address("2001:db8::8/64", "kernel", "temporary"), address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
-		{"an advertised one before one of nobody knows whom", "", []LinkState{link(address("2001:db8::8/64", "other", ""), address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
+		{"the first address of each IP family, IPv4 first", "", []LinkState{link(address("2001:db8::1/64", "static", ""), address("10.0.0.1/24", "dhcp", "")), link(address("10.0.1.1/24", "static", ""))}, "", "10.0.0.1 2001:db8::1"},
+		{"only addresses of links that are up", "", []LinkState{down, link(address("10.0.1.1/24", "static", ""))}, "", "10.0.1.1"},
+		{"no link-local address", "", []LinkState{link(address("fe80::1/64", "kernel", ""))}, "", ""},
+		{"a named address before the others, on any link", "", []LinkState{link(address("10.0.0.1/24", "static", "")), link(address("10.0.1.1/24", "static", ""))}, "10.0.1.1", "10.0.1.1"},
+		{"a static address before the previous, autoconfigured address", "2001:db8::9", []LinkState{link(address("2001:db8::9/64", "kernel", "")), link(address("2001:db8:1::1/64", "static", ""))}, "", "2001:db8:1::1"},
+		{"the previous address before another autoconfigured address", "2001:db8::9", []LinkState{link(address("2001:db8::5/64", "kernel", "")), link(address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
+		{"no deprecated address, even if it was the node address", "2001:db8::9", []LinkState{link(address("2001:db8::9/64", "kernel", "deprecated"), address("2001:db8:1::9/64", "kernel", ""))}, "", "2001:db8:1::9"},
+		{"no tentative and no duplicate address", "", []LinkState{link(address("2001:db8::9/64", "kernel", "tentative"), address("2001:db8::8/64", "kernel", "duplicate"))}, "", ""},
+		{"no temporary address (privacy extensions)", "", []LinkState{link(address("2001:db8::8/64", "kernel", "temporary"), address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
+		{"an autoconfigured address before an address of unknown origin", "", []LinkState{link(address("2001:db8::8/64", "other", ""), address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
 	} {
 		s := State{Links: test.links}
 		if test.before != "" {
@@ -200,11 +200,11 @@ func TestDescribedOrder(t *testing.T) {
 		t.Errorf("the node addresses are %v, want %v", s.Node, want)
 	}
 	if s.Revision != 7 {
-		t.Errorf("revision %d", s.Revision)
+		t.Errorf("the State has revision %d, want 7", s.Revision)
 	}
 	// The controller has just started the client, so the client has no status yet. The State
 	// nevertheless shows a client without a lease.
 	if d := s.Links[0].DHCP; d == nil || d.Phase != "init" || d.Lease != nil {
-		t.Errorf("DHCP is %+v", d)
+		t.Errorf("the DHCP client is shown as %+v, want phase init without a lease", d)
 	}
 }

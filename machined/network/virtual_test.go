@@ -13,7 +13,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// testBond returns a bond with a mode and the MII monitor, as in a configuration.
+// testBond returns a bond with the given mode and the defaults that a configuration has.
 func testBond(mode string) Virtual {
 	b := &Bond{Mode: mode, Hash: "layer2", MII: 100 * time.Millisecond}
 	if mode == "802.3ad" {
@@ -216,7 +216,8 @@ func randomBridgeStage(r *rand.Rand, names []string) stage {
 	return s
 }
 
-// TestBridgeLaws checks the two laws with bridges, rules and routes of Config.Routes.
+// TestBridgeLaws checks the two laws of a domain (checkLaws) with bridges, rules and routes of
+// Config.Routes.
 func TestBridgeLaws(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -295,7 +296,8 @@ func randomVirtualStage(r *rand.Rand, names []string) stage {
 	return s
 }
 
-// TestVirtualLaws checks the two laws with bonds, VLANs, VRFs, dummies and tunnels.
+// TestVirtualLaws checks the two laws of a domain (checkLaws) with bonds, VLANs, VRFs, dummies and
+// tunnels.
 func TestVirtualLaws(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -306,8 +308,8 @@ func TestVirtualLaws(t *testing.T) {
 	}
 }
 
-// TestReturn checks that a former configuration restores the former state of the kernel (see
-// checkReturn).
+// TestReturn checks that the kernel has its former state again after the machine has returned to
+// its former configuration (checkReturn).
 func TestReturn(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -372,7 +374,7 @@ func TestMemberMAC(t *testing.T) {
 	c := Config{Links: []LinkConfig{{Name: "bond0", Virtual: testBond("active-backup"), Members: list("02:00:00:00:00:02", "eth0")}}}
 	first := func(links ...Link) WantLink { return planLinks(c, Facts{Links: links})[0] }
 	if got := first(eth0, eth1).MAC; got != eth1.MAC {
-		t.Errorf("the bond's MAC is %s", got)
+		t.Errorf("the bond has the MAC %s, want that of its first member, eth1", got)
 	}
 	eth1.Permanent, eth1.MAC = eth1.MAC, eth0.MAC
 	want := planLinks(c, Facts{Links: []Link{eth0, eth1}})
@@ -383,7 +385,7 @@ func TestMemberMAC(t *testing.T) {
 	}
 	missing := Missing(Config{Links: []LinkConfig{{Name: "bond0", Virtual: testBond("active-backup"), Members: list("eth0", "eth9", "enp*")}, {Name: "eth8.5", Virtual: testVLAN("eth8", 5)}}}, Facts{Links: []Link{eth0}})
 	if want := []string{"eth9", "enp*", "eth8"}; !slices.Equal(missing, want) {
-		t.Errorf("missing %q, want %q", missing, want)
+		t.Errorf("Missing returns %q, want %q", missing, want)
 	}
 }
 
@@ -402,15 +404,15 @@ func TestMatch(t *testing.T) {
 	for _, c := range []struct {
 		says   string
 		config Config
-		want   string
-		lines  int
+		want   string // the selected links, each with the index of its entry in Config.Links
+		lines  int    // number of problems
 	}{
 		{"by name", Config{Links: []LinkConfig{{Match: &Match{Name: "eth*"}}}}, "eth0=0 eth1=0", 0},
 		{"by MAC and driver", Config{Links: []LinkConfig{{Match: &Match{MAC: "02:*:02", Driver: "virtio_net"}}}}, "enp3s0=0", 0},
 		{"by path", Config{Links: []LinkConfig{{Match: &Match{Path: "*/0000:01:00.0/*"}}}}, "eth1=0", 0},
-		{"not what a name selects", Config{Links: []LinkConfig{{Match: &Match{Name: "*"}}, {Name: "eth1"}}}, "eth0=0 enp3s0=0 eth1=1", 0},
-		{"the first match wins", Config{Links: []LinkConfig{{Match: &Match{Name: "eth?"}}, {Match: &Match{Driver: "*"}}}}, "eth0=0 eth1=0 enp3s0=1", 0},
-		{"a single link with addresses", Config{Links: []LinkConfig{{Match: &Match{Name: "eth*"}, Addresses: prefixes("10.0.0.5/24")}}}, "eth0=0", 1},
+		{"all hardware except a link that another entry names", Config{Links: []LinkConfig{{Match: &Match{Name: "*"}}, {Name: "eth1"}}}, "eth0=0 enp3s0=0 eth1=1", 0},
+		{"the first matching entry", Config{Links: []LinkConfig{{Match: &Match{Name: "eth?"}}, {Match: &Match{Driver: "*"}}}}, "eth0=0 eth1=0 enp3s0=1", 0},
+		{"a single link, if the entry has addresses", Config{Links: []LinkConfig{{Match: &Match{Name: "eth*"}, Addresses: prefixes("10.0.0.5/24")}}}, "eth0=0", 1},
 	} {
 		var got []string
 		want := planLinks(c.config, Facts{Links: links})

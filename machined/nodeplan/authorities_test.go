@@ -25,7 +25,7 @@ func TestNodeLabels(t *testing.T) {
 	}
 	want.Labels["example.com/switch"] = "leaf7"
 	if got := nodeLabels(c.Machine.Spec.Node, map[string]string{"example.com/switch": "leaf7", "example.com/gone": "x"}); !reflect.DeepEqual(got, want) {
-		t.Errorf("with a neighbor: got %+v\nwant %+v", got, want)
+		t.Errorf("with the labels of an LLDP neighbor: got %+v\nwant %+v", got, want)
 	}
 	if c.Machine.Spec.Node.Labels["example.com/switch"] != "" {
 		t.Error("the plan has changed the configuration")
@@ -57,10 +57,10 @@ func TestAddons(t *testing.T) {
 	}
 	for _, missing := range []string{"", "it was not imported"} {
 		if got := addons(c.Addons, map[string]string{artifact[len(artifact)-64:]: missing}); got[0].Artifact.Missing != missing {
-			t.Errorf("got %+v", got[0].Artifact)
+			t.Errorf("the reason for a missing artifact is not the given one: %+v", got[0].Artifact)
 		}
 	}
 	if none := addons(nil, nil); none == nil || len(none) != 0 {
-		t.Errorf("none: %v", none)
+		t.Errorf("without add-ons: %v, want an empty list that is not nil", none)
 	}
 }

@@ -19,7 +19,7 @@ func TestEgress(t *testing.T) {
 	c.Machine.Spec.Egress.Proxy.Password = config.NewSecret("p@ss:w/rd ü")
 	got := Egress(c)
 	if want := "http://machines:p%40ss%3Aw%2Frd%20%C3%BC@proxy.example.com:3128"; got.Proxy != want || !strings.HasPrefix(got.CAs, "-----BEGIN CERTIFICATE-----") {
-		t.Errorf("%q, %q; want %q", got.Proxy, got.CAs, want)
+		t.Errorf("the proxy is %q, and the CAs are %q; want the proxy %q", got.Proxy, got.CAs, want)
 	}
 	spec := c.Cluster.Spec
 	direct := strings.Split(got.NoProxy, ",")
@@ -28,11 +28,11 @@ func TestEgress(t *testing.T) {
 		spec.ControlPlanes[0].String(), spec.VirtualAddresses[0].String(), c.Network.Spec.Links[0].Addresses[0].Addr().String(), ".internal.example.com", "10.0.0.0/8",
 	} {
 		if !slices.Contains(direct, want) {
-			t.Errorf("%q does not contain %q", direct, want)
+			t.Errorf("NoProxy %q does not contain %q", direct, want)
 		}
 	}
 	if sorted := slices.Sorted(slices.Values(direct)); len(slices.Compact(sorted)) != len(direct) {
-		t.Errorf("%q has an entry twice", direct)
+		t.Errorf("NoProxy %q contains an entry twice", direct)
 	}
 	c.Cluster, c.Machine.Spec.Egress.Proxy = nil, nil
 	if got := Egress(c); got.Proxy != "" || got.NoProxy != "" || got.CAs == "" {
@@ -55,7 +55,7 @@ func TestProxyRestarts(t *testing.T) {
 		f.Egress = e
 		w := Plan(c, f)
 		if w.Services.Hold != HoldNothing || w.Services.Problem != nil {
-			t.Fatalf("%v, %v", w.Services.Hold, w.Services.Problem)
+			t.Fatalf("services are held back: %v, %v", w.Services.Hold, w.Services.Problem)
 		}
 		return w.Services.All
 	}
@@ -67,18 +67,18 @@ func TestProxyRestarts(t *testing.T) {
 	}
 	slices.Sort(restarts)
 	if want := []string{"restart service " + nodespec.ServiceContainerd, "restart service " + nodespec.ServiceAPI}; !slices.Contains(restarts, want[0]) || !slices.Contains(restarts, want[1]) || slices.Contains(restarts, "restart service "+nodespec.ServiceControllers) {
-		t.Errorf("%q", restarts)
+		t.Errorf("the first proxy causes %q; want restarts of containerd and the API server, but not of the controllers", restarts)
 	}
 	if changes := supervise.Diff(after, plan(other, forwarder)); len(changes) > 0 {
-		t.Errorf("another password: %v", changes)
+		t.Errorf("another password and CA change the services: %v", changes)
 	}
 	for _, s := range after {
 		if env := strings.Join(s.Process.Env, "\n"); strings.Contains(env, "never-use") || strings.Contains(env, "PROXY") != (s.Name == nodespec.ServiceContainerd) {
-			t.Errorf("%s has %q", s.Name, env)
+			t.Errorf("service %s has the environment %q", s.Name, env)
 		}
 	}
 	f.Egress = EgressFacts{Problem: errors.New("no socket")}
 	if w := Plan(first, f); w.Services.Problem == nil || w.Services.Problem.Error() != "no socket" {
-		t.Errorf("%v", w.Services.Problem)
+		t.Errorf("the services have the problem %v, want \"no socket\"", w.Services.Problem)
 	}
 }

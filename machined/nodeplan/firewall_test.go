@@ -10,8 +10,8 @@ import (
 )
 
 // TestFirewallConfig checks that a firewall without configured rules admits the traffic that
-// machines of each role need. It admits this traffic from the addresses that the documents contain,
-// else from all networks.
+// machines of each role need. If the documents list the addresses of the senders, it admits the
+// traffic only from these addresses, otherwise from all networks.
 func TestFirewallConfig(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	of := func(role config.Role, controlPlanes []netip.Addr, way config.Encapsulation) *config.Config {
@@ -31,21 +31,21 @@ func TestFirewallConfig(t *testing.T) {
 		c    *config.Config
 		want []string
 	}{
-		"none":                  {config.New("m", config.RoleWorker), nil},
-		"nothing":               {nil, nil},
-		"a machine for itself":  {alone, []string{"accept tcp port 50000 from 192.0.2.0/24", rest}},
-		"a control plane alone": {of(config.RoleControlPlane, nil, config.EncapsulationWireGuard), []string{"accept tcp port 50000" + all, "accept tcp port 6443" + all, "accept udp port 51820" + all, rest}},
-		"one of several": {of(config.RoleControlPlane, planes, config.EncapsulationVXLAN), []string{
+		"no firewall":                 {config.New("m", config.RoleWorker), nil},
+		"no configuration":            {nil, nil},
+		"a machine without a cluster": {alone, []string{"accept tcp port 50000 from 192.0.2.0/24", rest}},
+		"a control-plane machine, no list of control planes": {of(config.RoleControlPlane, nil, config.EncapsulationWireGuard), []string{"accept tcp port 50000" + all, "accept tcp port 6443" + all, "accept udp port 51820" + all, rest}},
+		"a control-plane machine": {of(config.RoleControlPlane, planes, config.EncapsulationVXLAN), []string{
 			"accept tcp port 50000" + all, "accept tcp port 6443" + all, "accept tcp port 10250" + some, "accept tcp port 2379" + some, "accept tcp port 2380" + some,
 			"accept tcp port 10261" + some, "accept udp port 8472" + all, rest,
 		}},
 		"a worker": {of(config.RoleWorker, planes, config.EncapsulationNone), []string{
 			"accept tcp port 50000" + all, "accept tcp port 10250" + some, rest,
 		}},
-		"a worker whose control plane is named by IPv6": {of(config.RoleWorker, []netip.Addr{netip.MustParseAddr("2001:db8::11")}, config.EncapsulationNone), []string{
+		"a worker, a list with an IPv6 address only": {of(config.RoleWorker, []netip.Addr{netip.MustParseAddr("2001:db8::11")}, config.EncapsulationNone), []string{
 			"accept tcp port 50000" + all, "accept tcp port 10250 from 2001:db8::11/128, 2001:db8::11/128, 0.0.0.0/0", rest,
 		}},
-		"a worker of one": {of(config.RoleWorker, nil, config.EncapsulationWireGuard), []string{"accept tcp port 50000" + all, "accept tcp port 10250" + all, "accept udp port 51820" + all, rest}},
+		"a worker, no list of control planes": {of(config.RoleWorker, nil, config.EncapsulationWireGuard), []string{"accept tcp port 50000" + all, "accept tcp port 10250" + all, "accept udp port 51820" + all, rest}},
 	} {
 		if got := Firewall(test.c).Lines(); !slices.Equal(got, test.want) {
 			t.Errorf("%s:\n got %q\nwant %q", name, got, test.want)
@@ -73,7 +73,7 @@ func TestGuardConfig(t *testing.T) {
 			}
 		}
 		if strings.Contains(text, "ip saddr { 10.244.0.0/16 } tcp dport { 2379, 2380, 10261, 50000 }") != test.pods {
-			t.Errorf("%s: the pod range:\n%s", name, text)
+			t.Errorf("%s: the rule for the pod range is missing or unexpected:\n%s", name, text)
 		}
 	}
 }

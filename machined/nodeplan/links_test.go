@@ -23,7 +23,7 @@ func TestSelectors(t *testing.T) {
 	slices.Sort(known)
 	slices.Sort(missing)
 	if got := slices.Compact(known); !slices.Equal(got, missing) || len(missing) < 10 {
-		t.Errorf("the configuration names %q, and %q are missing", got, missing)
+		t.Errorf("LinkSelectors returns %q, and Missing returns %q; want the same names, at least 10", got, missing)
 	}
 }
 

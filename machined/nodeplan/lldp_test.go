@@ -17,6 +17,6 @@ func TestLLDP(t *testing.T) {
 	}
 	c.Network.Spec.LLDP.Announce = true
 	if got := LLDP(c); got.Announce != "m1" {
-		t.Errorf("%+v", got)
+		t.Errorf("with announce: %+v", got)
 	}
 }

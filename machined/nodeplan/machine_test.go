@@ -36,7 +36,7 @@ func TestWithoutCluster(t *testing.T) {
 		"a control-plane machine": {made(config.RoleControlPlane, time.Hour), time.Hour, "m1", paths.AuditLog},
 	} {
 		if grace, logs, audit := PodsGrace(c.config), LogShipping(c.config), KubernetesAudit(c.config); grace != c.grace || logs.Machine != c.machine || audit != c.audit {
-			t.Errorf("%s: %v, %q, %q", name, grace, logs.Machine, audit)
+			t.Errorf("%s: the grace period is %v, the machine in LogShipping %q, the audit log %q", name, grace, logs.Machine, audit)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestCallerCAs(t *testing.T) {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	c.Cluster.Spec.PKI.Machine = c.Cluster.Spec.PKI.Client // The test needs any CA for machines.
+	c.Cluster.Spec.PKI.Machine = c.Cluster.Spec.PKI.Client // any CA serves as the CA of machines
 	for name, want := range map[string]struct {
 		config            *config.Config
 		damaged           error

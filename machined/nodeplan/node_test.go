@@ -19,8 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestNodeSpecControlPlanes checks that a worker gets the addresses of the API servers, and a
-// control-plane machine those of the etcd members.
+// TestNodeSpecControlPlanes checks that both roles get the addresses of all control-plane machines:
+// a worker uses them as addresses of API servers, a control-plane machine as addresses of etcd
+// members.
 func TestNodeSpecControlPlanes(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}}}
@@ -46,7 +47,7 @@ func TestNodeAddressOfControlPlanes(t *testing.T) {
 		c.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.13"), netip.MustParseAddr(test.planes)}
 		spec, err := nodeSpec(c, state, buildinfo.Release{})
 		if err != nil || len(spec.Node.IPs) != 1 || spec.Node.IPs[0] != netip.MustParseAddr(test.want) {
-			t.Errorf("%s: %v, %v; want %s", test.planes, spec.Node.IPs, err, test.want)
+			t.Errorf("with the control plane %s: the Node has the addresses %v, %v; want %s", test.planes, spec.Node.IPs, err, test.want)
 		}
 	}
 }
@@ -97,7 +98,7 @@ func TestDNSOverTLS(t *testing.T) {
 		CacheTTL: spec.DNS.CacheTTL, NodeUpstreams: []netip.Addr{at("10.96.0.10")},
 	}
 	if err != nil || !reflect.DeepEqual(spec.DNS, want) {
-		t.Errorf("%+v, %v; want %+v", spec.DNS, err, want)
+		t.Errorf("the cluster DNS and pods: %+v, %v; want %+v", spec.DNS, err, want)
 	}
 	if got := Network(c); got.Stub != at("127.0.0.53") || !slices.Equal(got.DNS, state.Servers) {
 		t.Errorf("the network: %v, %v", got.Stub, got.DNS)
@@ -127,7 +128,7 @@ func TestDNSOverTLS(t *testing.T) {
 	c.Network.Spec.DNS.TLS.CA, c.Machine.Spec.Egress.CA = ca, config.Bundle{}
 	c.Cluster.Spec.DNS.Upstreams = config.NameServers{config.NameServer(netip.MustParseAddrPort("10.0.0.3:53"))}
 	if spec, err := nodeSpec(c, state, buildinfo.Release{}); err != nil || spec.DNS.TLS != nil || spec.DNS.Upstreams[0].Port() != 53 {
-		t.Errorf("upstreams of the cluster: %+v, %v", spec.DNS, err)
+		t.Errorf("with configured upstreams of the cluster DNS: %+v, %v", spec.DNS, err)
 	}
 	c.Network.Spec.DNS.TLS = nil
 	if got := Network(c); got.Stub.IsValid() || len(Resolver(c).Servers) != 0 || len(Resolver(nil).Servers) != 0 {
@@ -135,8 +136,9 @@ func TestDNSOverTLS(t *testing.T) {
 	}
 }
 
-// TestTimeSources checks that a configuration with NTS requires NTS of all time servers, and that
-// it determines the trusted CAs.
+// TestTimeSources checks that a configuration with NTS requires NTS of all time servers. It also
+// checks which CAs the machine then trusts: the configured CA, the CA of the site, or the public
+// CAs.
 func TestTimeSources(t *testing.T) {
 	state := network.State{TimeServers: []string{"ptp:hyperv", "time.example"}}
 	ca := reference(t).Network.Spec.NTP.NTS.CA
@@ -173,7 +175,7 @@ func TestResolversOfPods(t *testing.T) {
 	spec, err := nodeSpec(c, state, buildinfo.Release{})
 	want := []netip.Addr{at("169.254.169.253"), at("10.0.0.2")}
 	if err != nil || !slices.Equal(spec.DNS.NodeUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNS.NodeSearch, state.Search) {
-		t.Errorf("%v, %v, %v, %v", spec.DNS.NodeUpstreams, spec.DNS.Upstreams, spec.DNS.NodeSearch, err)
+		t.Errorf("pods use %v, the cluster DNS %v, and the search domains are %v, %v", spec.DNS.NodeUpstreams, spec.DNS.Upstreams, spec.DNS.NodeSearch, err)
 	}
 	if unused := UnusedResolvers(c, state); len(unused) != 5 || !strings.Contains(unused[1], "10.96.0.10: pods do not use it") {
 		t.Errorf("the unused resolvers are %q", unused)
@@ -283,14 +285,14 @@ func TestHostServiceProxy(t *testing.T) {
 		config *config.Config
 		want   bool
 	}{
-		"none":           {nil, false},
-		"no cluster":     {&config.Config{}, false},
-		"a cluster":      {with(), true},
-		"external DNS":   {with(config.PartDNS), true},
-		"external proxy": {with(config.PartNetwork, config.PartProxy), false},
+		"no configuration": {nil, false},
+		"no cluster":       {&config.Config{}, false},
+		"a cluster":        {with(), true},
+		"external DNS":     {with(config.PartDNS), true},
+		"external proxy":   {with(config.PartNetwork, config.PartProxy), false},
 	} {
 		if got := Host(c.config, nil, nil).ServiceProxy; got != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: the machine has the settings of the service proxy: %v", name, got)
 		}
 	}
 }
@@ -323,8 +325,9 @@ func TestMachineObjectsRestartNothing(t *testing.T) {
 	}
 }
 
-// TestSettings checks that Settings returns nil unless a setting differs from its default. It also
-// checks that the orchestrator decodes the encoded settings to the same values.
+// TestSettings checks that Settings returns nil if all settings that only code of Kubernetes can
+// check have their defaults. It also checks that the orchestrator decodes the encoded settings to
+// the same values.
 func TestSettings(t *testing.T) {
 	c := config.New("a", config.RoleWorker).WithCluster("c", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	if got := Settings(c); got != nil {
@@ -332,7 +335,7 @@ func TestSettings(t *testing.T) {
 	}
 	c.Cluster.Spec.Kubernetes.APIServer.RuntimeConfig = map[string]bool{"resource.k8s.io/v1beta1": true}
 	if got := Settings(c); got != nil {
-		t.Errorf("Settings with versions, which pkg/config checks completely: %+v, want nil", got)
+		t.Errorf("Settings with runtimeConfig, which pkg/config checks completely: %+v, want nil", got)
 	}
 	c.Cluster.Spec.Kubernetes.SealedPolicies.System = true
 	if got := Settings(c); got == nil || !got.Kubernetes.SealedPolicies.System {

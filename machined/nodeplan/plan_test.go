@@ -94,7 +94,7 @@ func TestPlan(t *testing.T) {
 	w := Plan(c, f)
 	api, err := API(c, f)
 	if err != nil || w.NodeProblem != nil || w.Services.Problem != nil || w.Services.Hold != HoldNothing {
-		t.Fatalf("%v, %v, %v, %q", err, w.NodeProblem, w.Services.Problem, w.Services.Hold)
+		t.Fatalf("the plan has problems: %v, %v, %v, %q", err, w.NodeProblem, w.Services.Problem, w.Services.Hold)
 	}
 	a, err := authorities(c, f)
 	if err != nil {
@@ -137,8 +137,8 @@ func names(services []supervise.Service) (out []string) {
 	return out
 }
 
-// TestHold checks which services run while other services are held back, for a worker and for a
-// control-plane machine. apid and all services of a control-plane machine ran before.
+// TestHold checks why services are held back, and which services run then. In each case, apid and
+// all services of a control-plane machine ran before.
 func TestHold(t *testing.T) {
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "w", Usage: pki.Both, TTL: time.Hour})
 	if err != nil {
@@ -153,17 +153,17 @@ func TestHold(t *testing.T) {
 		config *config.Config
 		facts  func(*Facts)
 		hold   Hold
-		now    string
+		now    string // the services that run
 	}{
-		"control plane":                      {plane, nil, HoldNothing, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node metricsd podlogd"},
-		"no cluster":                         {alone, nil, HoldNoNode, "apid"},
-		"in memory":                          {plane, func(f *Facts) { f.InMemory = true }, HoldNoNode, "apid"},
-		"refused":                            {plane, func(f *Facts) { f.Services.Refusal, f.Services.Exposed = errors.New("memory"), true }, HoldRefused, "apid"},
-		"no firewall":                        {plane, func(f *Facts) { f.Services.Exposed, f.Network = true, network.State{} }, HoldExposed, "apid"},
-		"a part of DATA is missing":          {plane, func(f *Facts) { f.Services.Volumes = errors.New("away") }, HoldVolumes, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
-		"no firewall, and a part is missing": {plane, func(f *Facts) { f.Services.Exposed, f.Services.Volumes = true, errors.New("away") }, HoldExposed, "apid"},
+		"control plane":              {plane, nil, HoldNothing, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node metricsd podlogd"},
+		"no cluster":                 {alone, nil, HoldNoNode, "apid"},
+		"in memory":                  {plane, func(f *Facts) { f.InMemory = true }, HoldNoNode, "apid"},
+		"too little memory":          {plane, func(f *Facts) { f.Services.Refusal, f.Services.Exposed = errors.New("memory"), true }, HoldRefused, "apid"},
+		"the firewall is not active": {plane, func(f *Facts) { f.Services.Exposed, f.Network = true, network.State{} }, HoldExposed, "apid"},
+		"a part of DATA is missing":  {plane, func(f *Facts) { f.Services.Volumes = errors.New("away") }, HoldVolumes, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
+		"no firewall, and a part of DATA is missing": {plane, func(f *Facts) { f.Services.Exposed, f.Services.Volumes = true, errors.New("away") }, HoldExposed, "apid"},
 		"no address":                         {plane, func(f *Facts) { f.Network = network.State{} }, HoldNoAddress, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
-		"no address long":                    {plane, func(f *Facts) { f.Network, f.Services.AddressLost = network.State{}, true }, HoldNoAddress, "apid containerd"},
+		"no address for a long time":         {plane, func(f *Facts) { f.Network, f.Services.AddressLost = network.State{}, true }, HoldNoAddress, "apid containerd"},
 		"not joined":                         {worker, func(f *Facts) { f.Member.Joined = false }, HoldNotJoined, "apid"},
 		"joined":                             {worker, nil, HoldNothing, "apid containerd orchestrator-node metricsd podlogd"},
 		"removed":                            {worker, func(f *Facts) { f.Member.Removed = true }, HoldRemoved, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
@@ -177,7 +177,7 @@ func TestHold(t *testing.T) {
 		running := append([]supervise.Service{Apid()}, Kubernetes(true)...)
 		s := Plan(test.config, f).Services
 		if got := strings.Join(names(s.Now(running)), " "); s.Hold != test.hold || got != test.now {
-			t.Errorf("%s: %q: %s; want %q: %s", name, s.Hold, got, test.hold, test.now)
+			t.Errorf("%s: hold %q, services %s; want %q, %s", name, s.Hold, got, test.hold, test.now)
 		}
 		if got := strings.Join(names(s.Now([]supervise.Service{Apid()})), " "); test.hold == HoldVolumes && (got != "apid" || s.Problem == nil) {
 			t.Errorf("%s: after a boot: %s, %v", name, got, s.Problem)
@@ -185,7 +185,7 @@ func TestHold(t *testing.T) {
 		if test.hold == HoldNothing && !slices.EqualFunc(s.All, s.Now(nil), func(a, b supervise.Service) bool {
 			return a.Name == b.Name && slices.Equal(a.Process.Env, b.Process.Env)
 		}) {
-			t.Errorf("%s: nothing is held back, and not all services run", name)
+			t.Errorf("%s: no service is held back, but not all services run", name)
 		}
 	}
 }

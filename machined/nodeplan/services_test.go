@@ -60,17 +60,17 @@ func TestExternalNetwork(t *testing.T) {
 	}
 }
 
-// TestOfNode checks that apid and the services of extensions are not services of the node. They run
-// while parts of DATA move to volumes at boot.
+// TestOfNode checks that apid and the services of extensions are not services of the node.
+// Therefore they already run at boot, while parts of DATA move to volumes.
 func TestOfNode(t *testing.T) {
 	for _, s := range append([]supervise.Service{Apid()}, Extensions(sampleExtensions)...) {
 		if OfNode(s) {
-			t.Errorf("%s is of the node", s.Name)
+			t.Errorf("OfNode counts %s as a service of the node", s.Name)
 		}
 	}
 	for _, s := range Kubernetes(true) {
 		if !OfNode(s) {
-			t.Errorf("%s is not of the node", s.Name)
+			t.Errorf("OfNode does not count %s as a service of the node", s.Name)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestRun checks the user, the empty environment and the input of the process of a command.
+// TestRun checks the user, the environment (empty) and the input of the process that Run starts.
 func TestRun(t *testing.T) {
 	var got supervise.Command
 	failed := errors.New("ended with status 1")
@@ -29,14 +29,14 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := (supervise.Command{Args: []string{paths.Orchestrator, "match-host"}, Env: []string{}, UID: paths.UserAPI, Stdin: input, SeparateStderr: true}); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("the command is %+v, want %+v", got, want)
 	}
 	if _, err := r.Run(t.Context(), 0, "canary", nil); !errors.Is(err, failed) || got.Stdin != nil {
 		t.Errorf("without a request: %q, %v", got.Stdin, err)
 	}
 	got = supervise.Command{}
 	if _, err := r.Run(t.Context(), 0, "canary", func() {}); err == nil || got.Args != nil {
-		t.Errorf("a request without an encoding: %v, started %q", err, got.Args)
+		t.Errorf("a request that cannot be encoded: %v, started %q", err, got.Args)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Read(ctx, 0, "status", nil); err == nil {
-		t.Error("one more runs")
+		t.Error("Read does not wait although maxReads commands run")
 	}
 	if _, err := r.Run(t.Context(), 0, "snapshot", nil); err != nil {
 		t.Errorf("another command: %v", err)

@@ -35,9 +35,9 @@ func TestCheckMedium(t *testing.T) {
 		name  string
 		owner []config.Certificate
 		next  *config.Config
-		says  string // empty: accepted
+		says  string // part of the error; empty if the configuration is accepted
 	}{
-		{"names nobody", []config.Certificate{mine}, machine(), ""},
+		{"names no CA", []config.Certificate{mine}, machine(), ""},
 		{"names the owner", []config.Certificate{mine}, machine(mine), ""},
 		{"names the owner twice", []config.Certificate{mine}, machine(mine, mine), ""},
 		{"adds an operator", []config.Certificate{mine}, machine(mine, others), "Machine.spec.trust.operatorCAs[1]: cannot add"},
@@ -49,11 +49,11 @@ func TestCheckMedium(t *testing.T) {
 		{"names both owners", []config.Certificate{mine, second}, machine(second, mine), ""},
 		{"a cluster without a client CA", []config.Certificate{mine}, cluster(config.PKI{Machine: config.CertKey{Cert: others}}), ""},
 		{"a client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: others}}), "Cluster.spec.pki.client.cert: cannot add"},
-		{"the owner's as client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: mine}}), ""},
+		{"the owner's CA as client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: mine}}), ""},
 		{"an accepted client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: mine}, Accepted: accepted(mine, others)}), "Cluster.spec.pki.accepted.client[1]: cannot add"},
-		{"an accepted client CA that does not count yet", []config.Certificate{mine}, cluster(config.PKI{Accepted: accepted(others)}), "Cluster.spec.pki.accepted.client[0]: cannot add"},
-		{"nobody's machine", nil, machine(others), ""},
-		{"nobody's machine, with a client CA", nil, cluster(config.PKI{Client: config.CertKey{Cert: others}}), ""},
+		{"an accepted client CA, but no client CA", []config.Certificate{mine}, cluster(config.PKI{Accepted: accepted(others)}), "Cluster.spec.pki.accepted.client[0]: cannot add"},
+		{"an unclaimed machine", nil, machine(others), ""},
+		{"an unclaimed machine, with a client CA", nil, cluster(config.PKI{Client: config.CertKey{Cert: others}}), ""},
 	} {
 		var owner []byte
 		for _, ca := range c.owner {
@@ -65,6 +65,6 @@ func TestCheckMedium(t *testing.T) {
 		}
 	}
 	if err := CheckMedium([]byte("no certificate"), machine()); err == nil {
-		t.Error("an owner that cannot be read is nobody")
+		t.Error("a machine with an unreadable CA of its owner is treated as unclaimed")
 	}
 }

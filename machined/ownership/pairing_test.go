@@ -32,7 +32,7 @@ func TestPair(t *testing.T) {
 			return func() { log = append(log, "unlocked") }, busy
 		},
 		Config:        func() (*config.Config, string) { return nil, "" },
-		Unreadable:    func(*config.Config) bool { return true }, // stores nothing
+		Unreadable:    func(*config.Config) bool { return true }, // so a valid claim stores nothing
 		Record:        func(audit.Call) { log = append(log, "recorded") },
 		RecordRefused: func(c audit.Call) { log = append(log, "refused: "+c.Reason) },
 		Event:         func(_, message string) { log = append(log, strings.TrimPrefix(message, "refused to 10.0.0.1:1: ")) },
@@ -120,13 +120,13 @@ func TestCheck(t *testing.T) {
 		})
 	}
 	if a := try("10.0.0.1:1", "", ca.CertPEM()); !strings.Contains(a.Refusal, "is claimed already") {
-		t.Errorf("without a code: %v", a)
+		t.Errorf("a claimed machine, which has no code: %v", a)
 	}
 	d.setUnclaimed(true)
 	code, _ := d.code.Get()
 	d.setUnclaimed(true)
 	if again, _ := d.code.Get(); again != code || code == "" {
-		t.Errorf("the code %q became %q by looking", code, again)
+		t.Errorf("the code %q became %q, although the machine was already unclaimed", code, again)
 	}
 	for i, c := range []struct {
 		code pairing.Code
@@ -144,28 +144,28 @@ func TestCheck(t *testing.T) {
 	}
 	try("10.0.0.1:2", pairing.NewCode(), nil)
 	if a := try("10.0.0.1:3", code, ca.CertPEM()); !strings.Contains(a.Refusal, "too many attempts") {
-		t.Errorf("after five tries: %v", a)
+		t.Errorf("after five attempts: %v", a)
 	}
 	failing = errors.New("the disk is full")
 	if a := try("10.0.0.2:1", code, ca.CertPEM()); a.Refusal != "the disk is full" || a.Proof != nil {
-		t.Errorf("what cannot be kept: %v", a)
+		t.Errorf("a CA that cannot be stored: %v", a)
 	}
 	failing = nil
 	if now, _ := d.code.Get(); kept != 0 || now != code {
-		t.Errorf("%d kept, code %q", kept, now)
+		t.Errorf("after the rejected claims: %d CAs are stored, and the code is %q", kept, now)
 	}
 	if a := try("10.0.0.2:1", code, ca.CertPEM()); a.Refusal != "" || len(a.Proof) == 0 || kept != 1 {
-		t.Errorf("the right one: %v, %d kept", a, kept)
+		t.Errorf("a valid claim: %v, %d CAs are stored", a, kept)
 	}
 	if a := try("10.0.0.3:1", code, ca.CertPEM()); !strings.Contains(a.Refusal, "is claimed already") || kept != 1 {
-		t.Errorf("once more: %v, %d kept", a, kept)
+		t.Errorf("a second valid claim: %v, %d CAs are stored", a, kept)
 	}
 	d.setUnclaimed(true)
 	if now, _ := d.code.Get(); now == code || now == "" {
-		t.Error("a machine that belongs to nobody again shows the old code")
+		t.Error("a machine that is unclaimed again has its old code, or no code")
 	}
 	d.setUnclaimed(false)
 	if now, _ := d.code.Get(); now != "" {
-		t.Error("a machine that belongs to somebody shows a code")
+		t.Error("a claimed machine has a code")
 	}
 }

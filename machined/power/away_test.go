@@ -16,7 +16,7 @@ import (
 )
 
 // TestGo checks the order of the steps of a reboot, a shutdown and a reset. If any step refuses the
-// operation, Go returns the turn and makes the Node schedulable again, and the machine does not
+// operation, Go gives the turn back and makes the Node schedulable again, and the machine does not
 // shut down.
 func TestGo(t *testing.T) {
 	reboot, off := Away{To: Reboot}, Away{To: PowerOff}
@@ -30,28 +30,28 @@ func TestGo(t *testing.T) {
 		fails  string // the step that fails
 		want   string // the steps, and then the error
 	}{
-		"a reboot":                       {reboot, "", "", "permit reboot, drain, confirm, reboot []; "},
-		"a reboot without a drain":       {none(reboot), "", "", "permit reboot, reboot []; "},
-		"a reboot in memory":             {none(reboot), "the system runs from memory", "", "permit reboot, reboot []; "},
-		"a reboot, and pods stay":        {reboot, "", "drain", "permit reboot, drain, give back; reboot refused: drain"},
-		"a reboot, refused":              {reboot, "", "permit", "permit reboot; refused: permit"},
-		"a reboot, refused later":        {reboot, "", "confirm", "permit reboot, drain, confirm, undo, give back; refused: confirm"},
-		"a shutdown":                     {forced(off), "", "", "permit shutdown forced, drain, confirm, power off []; "},
-		"a shutdown, and one has begun":  {none(off), "", "stop", "permit shutdown, power off []; "},
-		"a reboot, and an off has begun": {none(reboot), "", "stop", "permit reboot, undo, give back; " + stopping},
-		"state":                          {state, "", "", "permit reset, drain, confirm, reboot [STATE]; "},
-		"data":                           {data, "", "", "permit reset-data, drain, confirm, leave, prepare, reboot [DATA STATE]; "},
-		"data cannot be prepared":        {data, "", "prepare", "permit reset-data, drain, confirm, leave, prepare, undo, give back; reset refused: prepare"},
-		"data without a drain":           {none(data), "", "", "permit reset-data, confirm, leave, prepare, reboot [DATA STATE]; "},
-		"in memory":                      {forced(state), "the system runs from memory", "", "; reset refused: the system runs from memory"},
-		"the cluster needs it":           {state, "", "permit", "permit reset; refused: permit"},
-		"pods stay":                      {state, "", "drain", "permit reset, drain, give back; reset refused: drain"},
-		"its member cannot leave":        {data, "", "leave", "permit reset-data, drain, confirm, leave, undo, give back; reset refused: leave"},
-		"the cluster needs it again":     {data, "", "confirm", "permit reset-data, drain, confirm, undo, give back; refused: confirm"},
-		"a shutdown has started":         {data, "", "stop", "permit reset-data, drain, undo, give back; " + stopping},
-		"forced":                         {forced(state), "", "", "permit reset forced, drain, confirm, reboot [STATE]; "},
-		"forced, and it cannot leave":    {forced(data), "", "leave", "permit reset-data forced, drain, confirm, leave, reset forced by dora, although: leave, prepare, reboot [DATA STATE]; "},
-		"forced, and the pods stay":      {forced(data), "", "drain", "permit reset-data forced, drain, give back; reset refused: drain"},
+		"a reboot":                                {reboot, "", "", "permit reboot, drain, confirm, reboot []; "},
+		"a reboot without a drain":                {none(reboot), "", "", "permit reboot, reboot []; "},
+		"a reboot in memory":                      {none(reboot), "the system runs from memory", "", "permit reboot, reboot []; "},
+		"a reboot, the drain fails":               {reboot, "", "drain", "permit reboot, drain, give back; reboot refused: drain"},
+		"a reboot, refused":                       {reboot, "", "permit", "permit reboot; refused: permit"},
+		"a reboot, refused later":                 {reboot, "", "confirm", "permit reboot, drain, confirm, undo, give back; refused: confirm"},
+		"a shutdown":                              {forced(off), "", "", "permit shutdown forced, drain, confirm, power off []; "},
+		"a shutdown during a shutdown":            {none(off), "", "stop", "permit shutdown, power off []; "},
+		"a reboot during a shutdown":              {none(reboot), "", "stop", "permit reboot, undo, give back; " + stopping},
+		"a reset of STATE":                        {state, "", "", "permit reset, drain, confirm, reboot [STATE]; "},
+		"a reset of DATA":                         {data, "", "", "permit reset-data, drain, confirm, leave, prepare, reboot [DATA STATE]; "},
+		"a reset of DATA, prepare fails":          {data, "", "prepare", "permit reset-data, drain, confirm, leave, prepare, undo, give back; reset refused: prepare"},
+		"a reset of DATA without a drain":         {none(data), "", "", "permit reset-data, confirm, leave, prepare, reboot [DATA STATE]; "},
+		"a reset in memory":                       {forced(state), "the system runs from memory", "", "; reset refused: the system runs from memory"},
+		"a reset, refused":                        {state, "", "permit", "permit reset; refused: permit"},
+		"a reset, the drain fails":                {state, "", "drain", "permit reset, drain, give back; reset refused: drain"},
+		"a reset of DATA, leave fails":            {data, "", "leave", "permit reset-data, drain, confirm, leave, undo, give back; reset refused: leave"},
+		"a reset of DATA, refused later":          {data, "", "confirm", "permit reset-data, drain, confirm, undo, give back; refused: confirm"},
+		"a reset of DATA during a shutdown":       {data, "", "stop", "permit reset-data, drain, undo, give back; " + stopping},
+		"a forced reset of STATE":                 {forced(state), "", "", "permit reset forced, drain, confirm, reboot [STATE]; "},
+		"a forced reset of DATA, leave fails":     {forced(data), "", "leave", "permit reset-data forced, drain, confirm, leave, reset forced by dora, although: leave, prepare, reboot [DATA STATE]; "},
+		"a forced reset of DATA, the drain fails": {forced(data), "", "drain", "permit reset-data forced, drain, give back; reset refused: drain"},
 	} {
 		var steps []string
 		do := func(step, text string) error {
@@ -67,14 +67,14 @@ func TestGo(t *testing.T) {
 			Permit: func(ctx context.Context, r disruption.Request) (func(), error) {
 				text := "permit " + string(r.Operation) + map[bool]string{true: " forced"}[r.Force]
 				if continues := ctx == c.Running(); continues != (len(test.away.Wipe) > 0 || test.away.Drain.Policy != config.DrainNone) {
-					t.Errorf("%s: the question continues without the caller: %t", name, continues)
+					t.Errorf("%s: Permit continues after the caller has disconnected: %t", name, continues)
 				}
 				return func() { steps = append(steps, "give back") }, do("permit", text)
 			},
 			Wanted: func(policy config.Drain) bool { return policy.Policy != config.DrainNone },
 			Drain: func(ctx context.Context, _ disruption.Operation, _ string, policy config.Drain) (bool, error) {
 				if ctx != c.Running() {
-					t.Errorf("%s: the drain ends with the caller", name)
+					t.Errorf("%s: the drain ends when the caller disconnects", name)
 				}
 				if test.fails == "stop" {
 					c.request.Store(&Request{To: PowerOff, Why: "button"})

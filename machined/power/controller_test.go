@@ -13,9 +13,9 @@ import (
 func TestSecondRequest(t *testing.T) {
 	c := NewController(Deps{})
 	if c.Stopping() || c.Check() != nil || c.Running().Err() != nil {
-		t.Error("stopping before a request")
+		t.Error("the machine is shutting down before the first request")
 	}
-	// Shutdown would also perform the request.
+	// The test stores the request, because Shutdown would also perform it.
 	c.request.Store(&Request{To: Reboot, Why: "asked by alice"})
 	for _, test := range []struct {
 		name    string
@@ -31,12 +31,12 @@ func TestSecondRequest(t *testing.T) {
 		}
 	}
 	if !c.Stopping() || status.Convert(c.Check()).Message() != "the machine is already shutting down (reboot: asked by alice); call again after it has booted" {
-		t.Errorf("%v", c.Check())
+		t.Errorf("Check returns %v", c.Check())
 	}
 }
 
-// TestPerform checks that Perform starts the only shutdown: later calls of Shutdown and Perform
-// start no second one.
+// TestPerform checks that Perform starts a shutdown without a request, and that later calls of
+// Shutdown and Perform start no second shutdown.
 func TestPerform(t *testing.T) {
 	performed, lines := make(chan Request, 4), make(chan string, 4)
 	c := NewController(Deps{Console: func(line string) { lines <- line }})
@@ -49,7 +49,7 @@ func TestPerform(t *testing.T) {
 		t.Errorf("performed: %v", r)
 	}
 	if !c.Stopping() || status.Code(c.Check()) != codes.FailedPrecondition {
-		t.Error("a shutdown that is performed directly is no request")
+		t.Error("after Perform, Stopping or Check does not report the shutdown")
 	}
 	if err := c.Shutdown(Request{To: Reboot, Why: "asked by alice"}); err != nil {
 		t.Errorf("an equal request: %v", err)
@@ -60,7 +60,7 @@ func TestPerform(t *testing.T) {
 	go c.Perform(Request{To: Reboot, Why: "the local API failed"})
 	const want = "reboot: the local API failed: not performed: the machine is already shutting down (reboot: boot: mount failed); call again after it has booted"
 	if line := <-lines; line != want {
-		t.Errorf("%q; want %q", line, want)
+		t.Errorf("the console shows %q; want %q", line, want)
 	}
 	if len(performed) > 0 {
 		t.Errorf("a second shutdown was started: %v", <-performed)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestAlive checks that the service manager may be blocked for maxServicesSilence, and no longer.
+// TestAlive checks that alive returns an error only if the service manager has not answered for
+// longer than maxServicesSilence.
 func TestAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang, reports := make(chan struct{}), 0
@@ -22,7 +23,7 @@ func TestAlive(t *testing.T) {
 		}.alive(t.Context())
 		check := func() error { synctest.Wait(); return alive(t.Context()) }
 		if err := check(); err != nil || reports != 1 {
-			t.Errorf("%v, %d passes through the reports", err, reports)
+			t.Errorf("the first check: %v, Reports was called %d times", err, reports)
 		}
 		silent = true
 		for range 2 { // up to two responses from before the block arrive
@@ -32,11 +33,11 @@ func TestAlive(t *testing.T) {
 		}
 		<-time.After(maxServicesSilence)
 		if err := check(); err != nil {
-			t.Errorf("a service that waits for the disk: %v", err)
+			t.Errorf("a service manager that is blocked for maxServicesSilence: %v", err)
 		}
 		<-time.After(time.Second)
 		if err := check(); err == nil || err.Error() != "the services have not answered for 5m1s" {
-			t.Errorf("a service manager that hangs: %v", err)
+			t.Errorf("a service manager that is blocked for longer: %v", err)
 		}
 	})
 }

@@ -46,7 +46,7 @@ func TestPlanUnmount(t *testing.T) {
 	got := PlanUnmount(mounts)
 	want := []string{"/device", "/run/containerd/1/rootfs", "/var/lib/kubelet/pods/1/volumes/x", "/var", "/state", "/tmp"}
 	if !slices.Equal(got, want) {
-		t.Errorf("%q; want %q", got, want)
+		t.Errorf("PlanUnmount returns %q; want %q", got, want)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestDown(t *testing.T) {
 	reboot := f.reboot
 	f.reboot = func(cmd int) error {
 		if fed {
-			t.Error("the watchdog is fed while the kernel goes down, and might hang")
+			t.Error("the watchdog is still fed during the reboot call, so it would not reset a kernel that hangs")
 		}
 		return reboot(cmd)
 	}
@@ -161,12 +161,12 @@ func TestSignals(t *testing.T) {
 			select {
 			case got := <-wishes:
 				if got != want {
-					t.Errorf("%v: %q; want %q", s, got, want)
+					t.Errorf("after %v, Signals reports %q; want %q", s, got, want)
 				}
 				return
 			case <-time.After(50 * time.Millisecond):
 			case <-ctx.Done():
-				t.Fatalf("%v was not heard", s)
+				t.Fatalf("Signals has not reported %v", s)
 			}
 		}
 	}
@@ -231,7 +231,7 @@ func TestFeeder(t *testing.T) {
 		go func() { defer close(ended); f.Run(ctx) }()
 		for pets.Load() < 3 {
 			if ctx.Err() != nil {
-				t.Fatal("is not fed")
+				t.Fatal("the watchdog is not fed")
 			}
 			time.Sleep(f.Every)
 		}
@@ -247,7 +247,7 @@ func TestFeeder(t *testing.T) {
 		sick.Store(false)
 		close(hang)
 		if err := <-reports; err != nil {
-			t.Errorf("report %v; want that it continues", err)
+			t.Errorf("machined answers again, but the report is %v; want nil", err)
 		}
 		cancel()
 		<-ended

@@ -45,6 +45,6 @@ func TestRepair(t *testing.T) {
 	}
 	failing := Deps{Restart: func(string) error { return errors.New("service containerd: cannot restart: it is being stopped") }}
 	if err := failing.Do(t.Context(), "RestartServices", ""); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "being stopped") {
-		t.Errorf("a service that cannot restart: %v", err)
+		t.Errorf("a service that cannot be restarted: %v", err)
 	}
 }

@@ -29,9 +29,9 @@ type server struct {
 	plain   *atomic.Int32
 }
 
-// newServer starts a resolver. Its certificate is for name, or for its address if name is empty,
-// and is valid for an hour from issued. The resolver also counts UDP queries at the same port: the
-// forwarder must send none.
+// newServer starts a resolver. Its certificate is for name, or for its address if name is empty.
+// The certificate is valid for an hour from the time issued. The resolver also counts UDP queries
+// at the same port: the forwarder must send none.
 func newServer(t *testing.T, name string, issued time.Time) *server {
 	t.Helper()
 	ca, err := pki.NewCAAt("dns", 1000*time.Hour, issued)
@@ -161,14 +161,14 @@ func TestForward(t *testing.T) {
 	} {
 		r := f.ask(t, c.network, c.name, c.size)
 		if r.Rcode != dns.RcodeSuccess || len(r.Answer) != c.records || r.Truncated != c.truncated || len(r.Question) != 1 || r.Question[0].Name != c.name {
-			t.Errorf("%+v: %v", c, r)
+			t.Errorf("query %+v: the response is %v", c, r)
 		}
 	}
 	if n := s.plain.Load(); n != 0 {
 		t.Errorf("%d queries without TLS", n)
 	}
 	if st, _ := f.State().Get(); st.Problem != "" || len(st.Servers) != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("the state after successful queries is %+v", st)
 	}
 }
 
@@ -207,18 +207,18 @@ func TestStrict(t *testing.T) {
 		{"the public CAs", s, of(s, "", ""), known, "unknown authority"},
 		{"no usable CA", s, of(s, "", "nothing"), known, "unknown authority"},
 		{"another name", s, of(s, "dns.example", s.cas), known, "not valid for any names"},
-		{"the address, not the name", named, of(named, "", named.cas), known, "cannot validate certificate for 127.0.0.1"},
+		{"a certificate for a name, not for the address", named, of(named, "", named.cas), known, "cannot validate certificate for 127.0.0.1"},
 		{"an expired certificate", old, of(old, "", old.cas), known, "expired"},
-		{"the clock of a machine without a battery", s, of(s, "", s.cas), func() pki.ClockView { return pki.ClockView{Now: now.AddDate(-50, 0, 0)} }, "not yet valid"},
-		{"an unknown clock, expired before the floor", old, of(old, "", old.cas), unknown(now), "expired"},
+		{"a clock in the past that is not marked as unknown", s, of(s, "", s.cas), func() pki.ClockView { return pki.ClockView{Now: now.AddDate(-50, 0, 0)} }, "not yet valid"},
+		{"an unknown clock, a certificate that expired before the floor", old, of(old, "", old.cas), unknown(now), "expired"},
 		{"an unknown clock", s, of(s, "", s.cas), unknown(now.Add(-20 * time.Hour)), ""},
-		{"a name", named, of(named, "dns.example", named.cas), known, ""},
+		{"a certificate for the name", named, of(named, "dns.example", named.cas), known, ""},
 	} {
 		f := start(t, c.cfg, c.clock)
 		r := f.ask(t, "udp", "a.example.", 0)
 		st, _ := f.State().Get()
 		if (r.Rcode == dns.RcodeSuccess) != (c.want == "") || (st.Problem == "") != (c.want == "") || !strings.Contains(st.Problem, c.want) {
-			t.Errorf("%s: %s, %+v; want %q", c.name, dns.RcodeToString[r.Rcode], st, c.want)
+			t.Errorf("%s: the response is %s, the state %+v; want the problem %q", c.name, dns.RcodeToString[r.Rcode], st, c.want)
 		}
 		if c.want != "" && (r.Rcode != dns.RcodeServerFailure || c.to.plain.Load() != 0) {
 			t.Errorf("%s: %s, %d queries without TLS", c.name, dns.RcodeToString[r.Rcode], c.to.plain.Load())
@@ -226,9 +226,9 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestSeveral checks that the second resolver is queried if the first answers with a failure or
-// does not answer, and that the next query is sent to the first again after an answer with a
-// failure.
+// TestSeveral checks that the second resolver gets a query if the first resolver answers with a
+// failure or does not answer. After an answer with a failure, the next query is sent to the first
+// resolver again.
 func TestSeveral(t *testing.T) {
 	first, second := newServer(t, "dns.example", time.Now()), newServer(t, "dns.example", time.Now())
 	f := start(t, Config{Servers: []netip.AddrPort{first.address, second.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: first.cas + second.cas}}, known)
@@ -241,7 +241,7 @@ func TestSeveral(t *testing.T) {
 	}
 	ask("both answer", dns.RcodeSuccess, 1, 0)
 	first.rcode.Store(dns.RcodeNameError)
-	ask("the first knows that there is no such name", dns.RcodeNameError, 2, 0)
+	ask("the first answers that the name does not exist", dns.RcodeNameError, 2, 0)
 	first.rcode.Store(dns.RcodeServerFailure)
 	ask("the first fails", dns.RcodeSuccess, 3, 1)
 	second.rcode.Store(dns.RcodeRefused)
@@ -256,7 +256,7 @@ func TestSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		ask(fmt.Sprint("the first is away, query ", i), dns.RcodeSuccess, 5, int32(3+i))
+		ask(fmt.Sprint("the first does not answer, query ", i), dns.RcodeSuccess, 5, int32(3+i))
 	}
 	f.config.Set(Config{})
 	if _, err := cell.Wait(t.Context(), f.State(), func(s State) bool { return len(s.Servers) == 0 }); err != nil {
@@ -264,8 +264,9 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestForger checks that an attacker in the place of a resolver causes a single event with any
-// responses, and that the published problem has a bounded length and no control characters.
+// TestForger checks that an attacker in the place of the resolvers causes only a single event,
+// although each response causes another problem. The published problem has a bounded length and no
+// control characters.
 func TestForger(t *testing.T) {
 	reset, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -279,7 +280,8 @@ func TestForger(t *testing.T) {
 				return
 			}
 			conn.Read(make([]byte, 1))
-			conn.SetLinger(0) // puts the port of the forwarder into the error
+			// The reset puts the port of the forwarder into the error, so each error differs.
+			conn.SetLinger(0)
 			conn.Close()
 		}
 	}()
@@ -288,12 +290,12 @@ func TestForger(t *testing.T) {
 	problems := map[string]bool{}
 	for range 3 {
 		if r := f.ask(t, "udp", "a.example.", 0); r.Rcode != dns.RcodeServerFailure {
-			t.Errorf("%s", dns.RcodeToString[r.Rcode])
+			t.Errorf("the response is %s, want SERVFAIL", dns.RcodeToString[r.Rcode])
 		}
 		st, _ := f.State().Get()
 		problems[st.Problem] = true
 		if !strings.Contains(st.Problem, long.address.String()) || len(st.Problem) > 3*maxProblem || strings.ContainsAny(st.Problem, "\x1b\n") {
-			t.Errorf("%d bytes: %.100q", len(st.Problem), st.Problem)
+			t.Errorf("the problem has %d bytes: %.100q", len(st.Problem), st.Problem)
 		}
 	}
 	if n := f.failures.Load(); n != 1 || len(problems) < 2 {
@@ -301,8 +303,8 @@ func TestForger(t *testing.T) {
 	}
 }
 
-// TestEvent checks that concurrent queries report a recovery once, and that a change from one
-// problem to another is no event.
+// TestEvent checks that only the begin and the end of problems cause an event. A change from one
+// problem to another causes no event, and concurrent queries that succeed report a single recovery.
 func TestEvent(t *testing.T) {
 	for _, c := range []struct{ before, after, want string }{
 		{"", "refused", "failure refused"}, {"refused", "reset", " "},
@@ -341,7 +343,7 @@ func FuzzQuery(f *testing.F) {
 		copy(answer, message)
 		for _, out := range [][]byte{q.datagram(answer), q.failure(dnsmessage.RCodeServerFailure, false)} {
 			if len(out) > q.size || len(out) > 0 && !q.answers(out) {
-				t.Errorf("% x", out)
+				t.Errorf("a response is too large, or answers another query: % x", out)
 			}
 		}
 	})

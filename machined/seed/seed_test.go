@@ -18,17 +18,17 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		devices []Device
-		want    string // the device and the file, or the start of the error
+		want    string // the device and the file, or the start of the error; empty for no medium
 	}{
-		{"none", nil, ""},
+		{"no device", nil, ""},
 		{"a stick", []Device{dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb1 machine.yaml"},
 		{"NoCloud", []Device{dev("/dev/sr0", "/dev/sr0", "cidata")}, "/dev/sr0 user-data"},
-		{"NoCloud, as FAT writes it", []Device{dev("/dev/vdb", "/dev/vdb", "CIDATA")}, "/dev/vdb user-data"},
-		{"ours first", []Device{dev("/dev/sr0", "/dev/sr0", "cidata"), dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb1 machine.yaml"},
-		{"the same twice", []Device{dev("/dev/sdb", "/dev/sdb", "ORLOPCFG"), dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb machine.yaml"},
-		{"the system's own", []Device{{Path: "/dev/sr0", Disk: "/dev/sr0", Kind: "iso9660", Label: "ORLOP"}}, ""},
-		{"in any case", []Device{dev("/dev/sdb1", "/dev/sdb", "orlopcfg")}, "/dev/sdb1 machine.yaml"},
-		{"two of the same in another case", []Device{dev("/dev/sr0", "/dev/sr0", "cidata"), dev("/dev/sr1", "/dev/sr1", "CIDATA")}, "2 media are labelled cidata (/dev/sr0, /dev/sr1)"},
+		{"NoCloud, with the label in capitals", []Device{dev("/dev/vdb", "/dev/vdb", "CIDATA")}, "/dev/vdb user-data"},
+		{"ORLOPCFG is preferred to NoCloud", []Device{dev("/dev/sr0", "/dev/sr0", "cidata"), dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb1 machine.yaml"},
+		{"a disk and its partition with the same label", []Device{dev("/dev/sdb", "/dev/sdb", "ORLOPCFG"), dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb machine.yaml"},
+		{"the boot medium of the system", []Device{{Path: "/dev/sr0", Disk: "/dev/sr0", Kind: "iso9660", Label: "ORLOP"}}, ""},
+		{"ORLOPCFG in small letters", []Device{dev("/dev/sdb1", "/dev/sdb", "orlopcfg")}, "/dev/sdb1 machine.yaml"},
+		{"two labels that differ only in case", []Device{dev("/dev/sr0", "/dev/sr0", "cidata"), dev("/dev/sr1", "/dev/sr1", "CIDATA")}, "2 media are labelled cidata (/dev/sr0, /dev/sr1)"},
 		{"two sticks", []Device{dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG"), dev("/dev/sdc1", "/dev/sdc", "ORLOPCFG")}, "2 media are labelled ORLOPCFG (/dev/sdb1, /dev/sdc1)"},
 	} {
 		d, file, err := choose(c.devices)
@@ -62,7 +62,7 @@ func TestLabelled(t *testing.T) {
 	}
 	got := labelled(r)
 	if len(got) != 2 || got[0].Path != "/dev/sdb" || got[0].Label != "cidata" || got[0].partition != 0 || got[1].Path != "/dev/sdb1" || got[1].Disk != "/dev/sdb" || got[1].partition != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("the labeled file systems are %+v, want the whole disk and partition 1", got)
 	}
 }
 
@@ -72,11 +72,11 @@ type fileProber struct {
 	answer diskprobe.Result
 	err    error
 	asked  diskprobe.File
-	of     string
+	device string // path of the device
 }
 
 func (s *fileProber) File(_ context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Result, error) {
-	s.asked, s.of = f, d.Path
+	s.asked, s.device = f, d.Path
 	return s.answer, s.err
 }
 
@@ -90,7 +90,7 @@ func TestFind(t *testing.T) {
 		prober  fileProber
 		want    string // the name and text of the document, or the error
 	}{
-		{"none", nil, fileProber{}, ""},
+		{"no medium", nil, fileProber{}, ""},
 		{"a configuration", []Device{medium}, fileProber{answer: diskprobe.Result{Text: []byte("a: b")}}, "/dev/sdb1:machine.yaml a: b"},
 		{"no file", []Device{medium}, fileProber{answer: diskprobe.Result{Missing: true}}, "/dev/sdb1 (orlopcfg): has no file machine.yaml"},
 		{"a disk that does not answer", []Device{medium}, fileProber{err: errors.New("no answer within 15s")}, "/dev/sdb1 (orlopcfg): no answer within 15s"},
@@ -106,8 +106,8 @@ func TestFind(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
-		if want := (diskprobe.File{Partition: 1, Kind: "vfat", Name: "machine.yaml", MaxSize: config.MaxSize}); len(c.devices) > 0 && (c.prober.asked != want || c.prober.of != "/dev/sdb") {
-			t.Errorf("%s: asked for %+v of %s", c.name, c.prober.asked, c.prober.of)
+		if want := (diskprobe.File{Partition: 1, Kind: "vfat", Name: "machine.yaml", MaxSize: config.MaxSize}); len(c.devices) > 0 && (c.prober.asked != want || c.prober.device != "/dev/sdb") {
+			t.Errorf("%s: asked for %+v of %s", c.name, c.prober.asked, c.prober.device)
 		}
 	}
 }

@@ -55,61 +55,61 @@ func TestSuspend(t *testing.T) {
 		t.Helper()
 		all, _, err := s.store.list()
 		if err != nil || len(all) != want {
-			t.Fatalf("%d are kept, %v; want %d", len(all), err, want)
+			t.Fatalf("%d objects are stored, %v; want %d", len(all), err, want)
 		}
 		return all
 	}
 	k := &fakeKubernetes{}
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err == nil {
-		t.Error("what is not there was suspended")
+		t.Error("an object that does not exist was suspended")
 	}
 	kept(0)
 
 	k.object, k.stuck = `{"a":1}`, errors.New("the server is down")
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); !errors.Is(err, k.stuck) {
-		t.Errorf("%v", err)
+		t.Errorf("a removal that fails: %v", err)
 	}
 	kept(0)
 
 	k.stuck, k.lost = nil, true
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err == nil {
-		t.Error("an answer that did not come is no success")
+		t.Error("a removal without an answer counts as a success")
 	}
 	if got := kept(1)[0]; string(got.Object) != `{"a":1}` || got.By != "alice" || !got.At.Equal(at) {
-		t.Errorf("%+v", got)
+		t.Errorf("the stored copy is %+v", got)
 	}
 	if _, err := s.resume(ctx, kind, name, false, k.step); err != nil || k.object != `{"a":1}` {
-		t.Errorf("%q, %v", k.object, err)
+		t.Errorf("after the resume, the object is %q, %v", k.object, err)
 	}
 	kept(0)
 
 	k.lost = false
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err != nil || k.object != "" {
-		t.Errorf("%q, %v", k.object, err)
+		t.Errorf("after the suspension, the object is %q, %v; want none", k.object, err)
 	}
 	// The removal of another object with the same name fails: the stored copy of the first object
 	// stays. A failed restore also keeps the copy.
 	k.object, k.stuck = `{"b":2}`, errors.New("the server is down")
 	if _, err := s.suspend(ctx, kind, name, "bob", at, k.step); err == nil {
-		t.Error("suspended although it could not be removed")
+		t.Error("an object was suspended although its removal failed")
 	}
 	if _, err := s.resume(ctx, kind, name, false, k.step); err == nil {
-		t.Error("resumed although another one is there")
+		t.Error("an object was resumed although another object has its name")
 	}
 	if got := kept(1)[0]; string(got.Object) != `{"a":1}` || got.By != "alice" {
-		t.Errorf("%+v", got)
+		t.Errorf("the stored copy is now %+v", got)
 	}
 	before := len(k.steps)
 	if _, err := s.resume(ctx, kind, name, true, k.step); err != nil || len(k.steps) != before {
-		t.Errorf("forgetting asked for %v, %v", k.steps[before:], err)
+		t.Errorf("the removal of the stored copy performed the steps %v, %v", k.steps[before:], err)
 	}
 	kept(0)
 	if _, err := s.resume(ctx, kind, name, false, k.step); status.Code(err) != codes.NotFound {
-		t.Errorf("%v", err)
+		t.Errorf("a resume without a stored copy: %v", err)
 	}
 	s.mu.Lock()
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); status.Code(err) != codes.Aborted {
-		t.Errorf("two at a time: %v", err)
+		t.Errorf("a suspend while another one runs: %v", err)
 	}
 }
 
@@ -124,46 +124,46 @@ func TestSuspendedStore(t *testing.T) {
 		}
 	}
 	if err := s.put(object{Kind: "apiservice", Name: "more", Object: content}); err == nil {
-		t.Error("one more than is kept")
+		t.Error("the store accepts more than maxSuspended objects")
 	}
 	if err := s.put(object{Kind: "apiservice", Name: "v1", By: "again", Object: content}); err != nil {
-		t.Errorf("one that is kept already: %v", err)
+		t.Errorf("another version of a stored object: %v", err)
 	}
 	large := json.RawMessage(`"` + strings.Repeat("x", maxSuspendedSize) + `"`)
 	if err := s.put(object{Kind: "apiservice", Name: "v1", Object: large}); err == nil {
-		t.Error("a large one")
+		t.Error("the store accepts an object that is too large")
 	}
 	path := s.file("apiservice", "v2")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("the file of an object: %v, %v", info, err)
 	}
 	if err := os.WriteFile(path, []byte("half of a fi"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if all, damaged, err := s.list(); err != nil || len(all) != maxSuspended-1 || len(damaged) != 1 || all[1].Name != "v1" || all[1].By != "again" {
-		t.Errorf("%d, %v, %v", len(all), damaged, err)
+		t.Errorf("%d objects are readable, damaged %v, %v", len(all), damaged, err)
 	}
 	if err := s.put(object{Kind: "apiservice", Name: "more", Object: content}); err == nil {
-		t.Error("a damaged file makes room for another object")
+		t.Error("the store accepts another object, because a damaged file does not count")
 	}
 	var events []string
 	m := New(Deps{Dir: s.dir, Event: func(_, message string) { events = append(events, message) }})
 	for range 2 {
 		if all, err := m.List(); err != nil || len(all.Objects) != maxSuspended-1 {
-			t.Errorf("%d, %v", len(all.Objects), err)
+			t.Errorf("List returns %d objects, %v", len(all.Objects), err)
 		}
 	}
 	if len(events) != 1 || !strings.Contains(events[0], filepath.Base(path)) {
 		t.Errorf("events: %q", events)
 	}
 	if _, err := m.resume(t.Context(), "apiservice", "v2", false, nil); err == nil || !strings.Contains(err.Error(), "--discard") {
-		t.Errorf("a damaged copy: %v", err)
+		t.Errorf("a resume of a damaged copy: %v", err)
 	}
 	if o, err := m.resume(t.Context(), "apiservice", "v2", true, nil); err != nil || o.Name != "v2" {
-		t.Errorf("%v, %v", o, err)
+		t.Errorf("the removal of a damaged copy: %v, %v", o, err)
 	}
 	if name := filepath.Base(s.file("validatingadmissionpolicybinding", strings.Repeat("x", 253))); len(name) > 255 {
-		t.Errorf("%d bytes are no file's name", len(name))
+		t.Errorf("the name of a file has %d bytes, more than 255", len(name))
 	}
 }
 

@@ -30,7 +30,7 @@ func TestAssociation(t *testing.T) {
 		{"lost answers between others", []request{fails, fails, good, fails, fails}, true},
 		{"no cookie left", []request{{false, 0, lost}}, false},
 		{"a NAK", []request{good, {false, 7, fmt.Errorf("server: %w", nts.ErrNAK)}}, false},
-		{"a time outside the certificate", []request{{true, 8, fmt.Errorf("%w: expired", errWrongTime)}}, false},
+		{"a time outside the validity of the certificate", []request{{true, 8, fmt.Errorf("%w: expired", errWrongTime)}}, false},
 		{"an authenticated refusal", []request{{true, 8, lost}, {true, 8, lost}, {true, 8, lost}, {true, 8, lost}}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -46,10 +46,10 @@ func TestAssociation(t *testing.T) {
 				last = r.err
 			}
 			if kept := a.session != nil; kept != c.keeps {
-				t.Errorf("kept the keys: %t", kept)
+				t.Errorf("the client retains the keys: %t", kept)
 			}
 			if !c.keeps && (!errors.Is(a.wait(start), last) || a.wait(start.Add(exchanges.Min)) != nil) {
-				t.Errorf("the next exchange waits because of %v, then of %v; want %v", a.wait(start), a.wait(start.Add(exchanges.Min)), last)
+				t.Errorf("the next key exchange waits because of %v, and after the minimum delay because of %v; want %v, then nothing", a.wait(start), a.wait(start.Add(exchanges.Min)), last)
 			}
 		})
 	}
@@ -69,7 +69,7 @@ func TestExchangeBackoff(t *testing.T) {
 			a.answered(false, 7, nts.ErrNAK)
 		}
 		if wait := a.next.Sub(now); wait != want*time.Second || a.wait(now) == nil {
-			t.Fatalf("%d: waits %v, want %v s, because of %v", i, wait, int(want), a.wait(now))
+			t.Fatalf("key exchange %d: the delay is %v, want %v s; its reason is %v", i, wait, int(want), a.wait(now))
 		}
 		now = a.next
 		if err := a.wait(now); err != nil {
@@ -80,6 +80,6 @@ func TestExchangeBackoff(t *testing.T) {
 	a.answered(true, 8, nil)
 	a.exchanged(nil, failed, now)
 	if wait := a.next.Sub(now); wait != exchanges.Min {
-		t.Errorf("after an authenticated answer: waits %v", wait)
+		t.Errorf("after an authenticated answer: the delay is %v", wait)
 	}
 }

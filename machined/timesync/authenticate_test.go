@@ -25,8 +25,8 @@ func newCA(t *testing.T) *pki.CA {
 }
 
 // newSecure starts a server with NTS on loopback, and returns it with its address for key
-// exchanges. Its certificate is valid from now+from to now+to, and its clock is off by the duration
-// off.
+// exchanges. The certificate of the server is valid from now+from to now+to. The clock of the
+// server is ahead of the real time by the duration off.
 func newSecure(t *testing.T, ca *pki.CA, from, to, off time.Duration) (*ntstest.Server, string) {
 	t.Helper()
 	s, err := ntstest.New(ca, pki.Spec{CN: "time", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Now: time.Now().Add(from), TTL: to - from})
@@ -79,7 +79,7 @@ func TestNTS(t *testing.T) {
 		t.Fatalf("status %+v, %d plain requests", st, plain.asked.Load())
 	}
 	if a := st.Answers[0]; a.Server != address || !a.Authenticated || a.Problem != "" || a.Offset.Round(time.Minute) != time.Hour {
-		t.Errorf("%+v", a)
+		t.Errorf("the answer of the authenticated server is %+v", a)
 	}
 	for i, says := range []string{"unknown authority", "connection refused"} {
 		if a := st.Answers[i+1]; a.Authenticated || a.Offset != 0 || !strings.Contains(a.Problem, says) {
@@ -112,12 +112,12 @@ func TestCertificateTime(t *testing.T) {
 		{"expired", true, -60 * day, -30 * day, 0, "certificate has expired"},
 		{"not yet valid", true, 30 * day, 60 * day, 0, "certificate has expired or is not yet valid"},
 		{"unknown clock: valid", false, -day, day, 0, ""},
-		{"unknown clock: the battery is empty", false, 30 * day, 60 * day, 40 * day, ""},
-		{"unknown clock: an earlier time than that of the hardware clock", false, -60 * day, -30 * day, -40 * day, ""},
-		{"unknown clock: a time after the end of the certificate", false, -60 * day, -30 * day, 0, errWrongTime.Error()},
-		{"unknown clock: a time before the certificate", false, 30 * day, 60 * day, 0, errWrongTime.Error()},
-		{"unknown clock: expired before the floor", false, -900 * day, -700 * day, -800 * day, "certificate has expired"},
-		{"known clock: a time after the end of the certificate", true, -day, day, 2 * day, errWrongTime.Error()},
+		{"unknown clock: 40 days behind", false, 30 * day, 60 * day, 40 * day, ""},
+		{"unknown clock: 40 days ahead", false, -60 * day, -30 * day, -40 * day, ""},
+		{"unknown clock: the server's time is after the certificate", false, -60 * day, -30 * day, 0, errWrongTime.Error()},
+		{"unknown clock: the server's time is before the certificate", false, 30 * day, 60 * day, 0, errWrongTime.Error()},
+		{"unknown clock: the certificate expired before the floor", false, -900 * day, -700 * day, -800 * day, "certificate has expired"},
+		{"known clock: the server's time is after the certificate", true, -day, day, 2 * day, errWrongTime.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ca := newCA(t)
@@ -125,9 +125,9 @@ func TestCertificateTime(t *testing.T) {
 			got := newRun(ca, c.known, address).queryAll(t.Context())[0]
 			switch {
 			case c.says == "" && (got.err != nil || !got.sample.Authenticated || (got.sample.Offset-c.off).Abs() > time.Hour):
-				t.Errorf("%+v", got)
+				t.Errorf("the answer is not used: %+v", got)
 			case c.says != "" && (got.err == nil || !strings.Contains(got.err.Error(), c.says)):
-				t.Errorf("%+v, want %q", got, c.says)
+				t.Errorf("the result is %+v, want the error %q", got, c.says)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestNewKeys(t *testing.T) {
 	}
 	const nak = "NTS NAK"
 	elapse := func() { r.associations[address].next = time.Now() }
-	expect("first", "", 1)
+	expect("the first query", "", 1)
 	expect("the same keys", "", 1)
 	s.Forget()
 	expect("a NAK", nak, 1)
@@ -157,12 +157,12 @@ func TestNewKeys(t *testing.T) {
 	expect("new keys", "", 2)
 	s.Change(func(_, answer []byte) []byte { answer[40] ^= 1; return answer })
 	for range maxLost {
-		expect("a forger", "not authenticated", 2)
+		expect("a forged answer", "not authenticated", 2)
 	}
 	elapse()
-	expect("new keys, still a forger", "not authenticated", 3)
+	expect("new keys, but still a forged answer", "not authenticated", 3)
 	s.Change(nil)
-	expect("an honest answer with these keys", "", 3)
+	expect("an authentic answer with these keys", "", 3)
 	if requests := s.Requests.Load(); requests != 9 {
 		t.Errorf("%d requests", requests)
 	}
@@ -177,7 +177,7 @@ func TestAuthenticatedRefusal(t *testing.T) {
 	r := newRun(ca, true, address)
 	for range maxLost + 1 {
 		if got := r.queryAll(t.Context())[0]; got.err == nil || !strings.Contains(got.err.Error(), "is not synchronized itself (stratum 16)") || got.sample.Authenticated {
-			t.Fatalf("%+v", got)
+			t.Fatalf("the result is %+v", got)
 		}
 	}
 	if n := s.Exchanges.Load(); n != 1 {
@@ -186,7 +186,8 @@ func TestAuthenticatedRefusal(t *testing.T) {
 }
 
 // TestUnreachableServer checks that requests that cannot be sent count as lost. After maxLost of
-// them the client performs a key exchange, which also finds the new address of the server.
+// them the client drops its keys. The key exchange that follows also finds a new address of the
+// server.
 func TestUnreachableServer(t *testing.T) {
 	ca := newCA(t)
 	_, address := newSecure(t, ca, -day, day, 0)
@@ -242,7 +243,7 @@ func TestKeyServer(t *testing.T) {
 		"[2001:db8::1]:99": {"2001:db8::1", "[2001:db8::1]:99"},
 	} {
 		if name, address := keyServer(server); name != want[0] || address != want[1] {
-			t.Errorf("%s: %s, %s", server, name, address)
+			t.Errorf("%s: the name is %s, and the address %s", server, name, address)
 		}
 	}
 }

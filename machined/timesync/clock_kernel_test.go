@@ -43,16 +43,16 @@ func TestSystemClockKernel(t *testing.T) {
 	near("slewed", -time.Hour)
 	var tx unix.Timex
 	if state, err := unix.Adjtimex(&tx); err != nil || state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0 {
-		t.Errorf("the kernel does not take the clock for synchronised: state %d, status %#x, %v", state, tx.Status, err)
+		t.Errorf("the kernel does not regard the clock as synchronised: state %d, status %#x, %v", state, tx.Status, err)
 	}
 	if tx.Offset == 0 {
-		t.Errorf("the kernel works off no offset")
+		t.Errorf("the kernel has no offset that it slews")
 	}
 	if done, err := Plausible(start.Add(time.Hour)); !done || err != nil {
-		t.Errorf("NotBefore: %v, %v", done, err)
+		t.Errorf("Plausible with a later time: %v, %v", done, err)
 	}
-	near("not before the build", time.Hour)
+	near("set by Plausible", time.Hour)
 	if done, err := Plausible(start); done || err != nil {
-		t.Errorf("NotBefore of an earlier time: %v, %v", done, err)
+		t.Errorf("Plausible with an earlier time: %v, %v", done, err)
 	}
 }

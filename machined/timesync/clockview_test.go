@@ -20,7 +20,7 @@ func TestClockView(t *testing.T) {
 	} {
 		v := ClockView(c.status, floor, now)
 		if v.Unknown != c.unknown || !v.Now.Equal(now) || !v.Floor.Equal(floor.Now(now)) {
-			t.Errorf("%+v: %+v", c.status, v)
+			t.Errorf("with the status %+v, the ClockView is %+v", c.status, v)
 		}
 	}
 }

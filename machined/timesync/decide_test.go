@@ -7,6 +7,7 @@ import (
 	"time"
 )
 
+// TestDecide checks the effect of answers on a clock that was not synchronized since boot.
 func TestDecide(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	build := now.Add(-24 * time.Hour)
@@ -21,10 +22,10 @@ func TestDecide(t *testing.T) {
 		server  string
 		err     bool
 	}{
-		{name: "nobody answered", err: true},
-		{name: "a little off: slew", samples: []Sample{good("a", 100*ms, ms)}, move: Slew, server: "a"},
-		{name: "the edge: slew", samples: []Sample{good("a", -StepOver, ms)}, move: Slew, server: "a"},
-		{name: "over the edge: step", samples: []Sample{good("a", StepOver+1, ms)}, move: Step, server: "a"},
+		{name: "no answer: refused", err: true},
+		{name: "100 ms off: slew", samples: []Sample{good("a", 100*ms, ms)}, move: Slew, server: "a"},
+		{name: "off by StepOver: slew", samples: []Sample{good("a", -StepOver, ms)}, move: Slew, server: "a"},
+		{name: "off by more than StepOver: step", samples: []Sample{good("a", StepOver+1, ms)}, move: Step, server: "a"},
 		{name: "years ahead: step", samples: []Sample{good("a", 4*365*24*time.Hour, ms)}, move: Step, server: "a"},
 		{name: "decades ahead, one server: refused", samples: []Sample{good("a", FirstWindow+time.Hour, ms)}, err: true},
 		{name: "decades ahead, two agree: step", samples: []Sample{good("a", 2*FirstWindow, ms), good("b", 2*FirstWindow, 2*ms)}, move: Step, server: "a"},
@@ -34,16 +35,16 @@ func TestDecide(t *testing.T) {
 			{Server: "a", Offset: FirstWindow + time.Hour, Stratum: 2, Authenticated: true}}, err: true},
 		{name: "backwards, not before the build: step", samples: []Sample{good("a", -23*time.Hour, ms)}, move: Step, server: "a"},
 		{name: "before the build: refused", samples: []Sample{good("a", -25*time.Hour, ms)}, err: true},
-		{name: "two: the nearer one", samples: []Sample{good("far", 0, 90*ms), good("near", ms, 2*ms)}, move: Slew, server: "near"},
-		{name: "three: the median, however near the liar is", samples: []Sample{
+		{name: "two: the smaller distance", samples: []Sample{good("far", 0, 90*ms), good("near", ms, 2*ms)}, move: Slew, server: "near"},
+		{name: "three: the median, even if a wrong server has the smallest distance", samples: []Sample{
 			good("a", ms, 50*ms), good("liar", time.Hour, ms), good("b", 2*ms, 60*ms)}, move: Slew, server: "b"},
-		{name: "four, one a liar: not the liar", samples: []Sample{
+		{name: "four, one is wrong: a correct one", samples: []Sample{
 			good("liar", -time.Hour, ms), good("a", ms, ms), good("b", 2*ms, ms), good("c", 3*ms, ms)}, move: Slew, server: "a"},
-		{name: "too far away to be believed", samples: []Sample{good("a", ms, 2*time.Second)}, err: true},
-		{name: "not synchronised itself", samples: []Sample{{Server: "a", Stratum: 16}}, err: true},
-		{name: "stratum 0", samples: []Sample{{Server: "a"}}, err: true},
-		{name: "a leap indicator of 3", samples: []Sample{{Server: "a", Stratum: 2, Unsynced: true}}, err: true},
-		{name: "a distance that went round", samples: []Sample{good("a", ms, -ms)}, err: true},
+		{name: "a large distance: refused", samples: []Sample{good("a", ms, 2*time.Second)}, err: true},
+		{name: "stratum 16: refused", samples: []Sample{{Server: "a", Stratum: 16}}, err: true},
+		{name: "stratum 0: refused", samples: []Sample{{Server: "a"}}, err: true},
+		{name: "a leap indicator of 3: refused", samples: []Sample{{Server: "a", Stratum: 2, Unsynced: true}}, err: true},
+		{name: "a negative distance: refused", samples: []Sample{good("a", ms, -ms)}, err: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, err := Decide(c.samples, View{Now: now, Floor: build})
@@ -74,6 +75,8 @@ func TestPolls(t *testing.T) {
 	}
 }
 
+// TestPlausible checks that a clock before the build, or far after it, is set to the time of the
+// build.
 func TestPlausible(t *testing.T) {
 	build := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	var set time.Time
@@ -116,27 +119,27 @@ func TestSynchronised(t *testing.T) {
 		err     error
 	}{
 		{"one, near", []Sample{at("a", 20*ms)}, time.Minute, Slew, 20 * ms, nil},
-		{"one, off: slowly", []Sample{at("a", time.Minute)}, 64 * time.Second, Slew, 32 * ms, nil},
-		{"one, behind: slowly", []Sample{at("a", -time.Minute)}, 64 * time.Second, Slew, -32 * ms, nil},
+		{"one, a minute ahead: slowly", []Sample{at("a", time.Minute)}, 64 * time.Second, Slew, 32 * ms, nil},
+		{"one, a minute behind: slowly", []Sample{at("a", -time.Minute)}, 64 * time.Second, Slew, -32 * ms, nil},
 		{"one, after a day", []Sample{at("a", time.Minute)}, 24 * time.Hour, Slew, maxSlew, nil},
-		{"one, at once", []Sample{at("a", time.Minute)}, 0, Slew, 0, nil},
+		{"one, immediately after the previous answer", []Sample{at("a", time.Minute)}, 0, Slew, 0, nil},
 		{"one, hours ahead", []Sample{at("a", time.Hour)}, time.Hour, 0, 0, ErrOneServer},
 		{"one, hours behind", []Sample{at("a", -time.Hour)}, time.Hour, 0, 0, ErrOneServer},
 		{"one, authenticated", []Sample{signed("a", time.Hour)}, time.Hour, Step, time.Hour, nil},
 		{"one, authenticated, near", []Sample{signed("a", 100*ms)}, time.Second, Slew, 100 * ms, nil},
 		{"one, authenticated, behind", []Sample{signed("a", -time.Hour)}, time.Hour, Step, -time.Hour, nil},
-		{"one, authenticated, before what has passed", []Sample{signed("a", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
+		{"one, authenticated, before the floor", []Sample{signed("a", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
 		{"one, authenticated, years ahead", []Sample{signed("a", 2*FirstWindow)}, time.Hour, 0, 0, ErrOneServer},
 		{"two, authenticated, years ahead", []Sample{signed("a", 2*FirstWindow), signed("b", 2*FirstWindow)}, time.Hour, Step, 2 * FirstWindow, nil},
 		{"one of three, authenticated, is wrong", []Sample{signed("a", time.Hour), signed("b", 0), signed("c", 0)}, time.Hour, Slew, 0, nil},
-		{"two that do not agree", []Sample{at("a", 0), at("b", time.Hour)}, time.Hour, Slew, 0, nil},
+		{"two that disagree", []Sample{at("a", 0), at("b", time.Hour)}, time.Hour, Slew, 0, nil},
 		{"two that agree", []Sample{at("a", time.Hour), at("b", time.Hour+ms)}, time.Hour, Step, time.Hour, nil},
 		{"two names of one server", []Sample{via("10.0.0.1:123", at("a", time.Hour)), via("10.0.0.1:123", at("b", time.Hour))}, time.Hour, 0, 0, ErrOneServer},
 		{"a server twice", []Sample{at("a", time.Hour), at("a", time.Hour)}, time.Hour, 0, 0, ErrOneServer},
-		{"two of four", []Sample{at("a", 0), at("b", 0), at("c", time.Hour), at("d", time.Hour)}, time.Hour, Slew, 0, nil},
-		{"two of three", []Sample{at("a", time.Hour), at("b", time.Hour), at("c", 0)}, time.Hour, Step, time.Hour, nil},
-		{"before what has passed, two agree", []Sample{at("a", -100*time.Hour), at("b", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
-		{"before what has passed", []Sample{at("a", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
+		{"two of four agree", []Sample{at("a", 0), at("b", 0), at("c", time.Hour), at("d", time.Hour)}, time.Hour, Slew, 0, nil},
+		{"two of three agree", []Sample{at("a", time.Hour), at("b", time.Hour), at("c", 0)}, time.Hour, Step, time.Hour, nil},
+		{"two that agree, before the floor", []Sample{at("a", -100*time.Hour), at("b", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
+		{"one, before the floor", []Sample{at("a", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, err := Decide(c.samples, View{Now: now, Floor: now.Add(-48 * time.Hour), Synced: true, Since: c.since})

@@ -27,22 +27,22 @@ func TestFloor(t *testing.T) {
 	near("at first", 0, build)
 	near("after ten days", 10*day, build.Add(10*day-10*day/1000))
 	p.Raise(build.Add(-day), start)
-	near("an earlier mark", 0, build)
+	near("after Raise with an earlier time", 0, build)
 	for h := range 48 { // A single server is wrong for two days.
 		p.Round(false, start.Add(time.Duration(h)*time.Hour))
 	}
-	near("one server", 0, build)
+	near("after two days with a single server", 0, build)
 	p.Round(true, start.Add(day))
 	near("a quorum, once", day, build.Add(day))
 	p.Round(true, start.Add(day+59*time.Minute))
 	near("a quorum for less than an hour", day+time.Hour, build.Add(day+time.Hour))
 	p.Failed()
 	p.Round(true, start.Add(day+61*time.Minute))
-	near("one that was interrupted", day+time.Hour, build.Add(day+time.Hour))
+	near("a quorum that was interrupted", day+time.Hour, build.Add(day+time.Hour))
 	p.Round(true, start.Add(day+122*time.Minute))
 	near("a quorum for an hour", day+2*time.Hour, start.Add(2*time.Hour))
 	if !p.Now(start.Add(400 * day)).Before(start.Add(400 * day)) {
-		t.Error("it has overtaken the clock")
+		t.Error("the floor is later than the clock")
 	}
 }
 
@@ -55,10 +55,11 @@ func TestFloorIsBounded(t *testing.T) {
 	p.Round(true, far(0))
 	p.Round(true, far(20*365*day))
 	if got := p.Now(far(20 * 365 * day)); got.After(start.Add(20*365*day + FirstWindow)) {
-		t.Errorf("%s", got)
+		t.Errorf("the floor is %s", got)
 	}
 }
 
+// TestMark checks when Run stores the floor in its file, and which files ReadFloor rejects.
 func TestMark(t *testing.T) {
 	build := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	file := filepath.Join(t.TempDir(), "state", "time")
@@ -66,19 +67,19 @@ func TestMark(t *testing.T) {
 		t.Errorf("without a file: %v, %v", mark, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // Run stores the mark once before it checks the context.
+	cancel() // Run stores the floor once before it checks the context.
 	p := NewFloor(build, time.Now())
 	p.Run(ctx, file, time.Time{}, func(err error) { t.Error(err) })
 	mark, err := ReadFloor(file, build)
 	if err != nil || mark.Sub(build).Abs() > time.Minute {
-		t.Errorf("%v, %v", mark, err)
+		t.Errorf("Run has stored the floor %v, %v", mark, err)
 	}
 	now := time.Now()
 	if _, due := p.due(mark, now.Add(5*time.Hour)); due {
-		t.Error("written too often")
+		t.Error("the file is due again after five hours")
 	}
 	if _, due := p.due(mark, now.Add(7*time.Hour)); !due {
-		t.Error("not written after seven hours")
+		t.Error("the file is not due after seven hours")
 	}
 	for name, c := range map[string]struct{ text, says string }{
 		"empty":        {"", "cannot read"},

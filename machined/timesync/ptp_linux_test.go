@@ -12,8 +12,8 @@ import (
 
 const testClock = "KVM virtual PTP"
 
-// ptp returns the PTP clocks of a machine on KVM. Its KVM clock exists only after the module has
-// loaded.
+// ptp returns the PTP clocks of a machine on KVM. The clock of KVM exists only after the module
+// ptp_kvm was loaded.
 func (b *bench) ptp(t *testing.T) PTPClocks {
 	sys := t.TempDir()
 	add := func(device, name string) error {
@@ -84,7 +84,7 @@ func TestPTPProblems(t *testing.T) {
 		t.Errorf("without KVM: %v", err)
 	}
 	if err := readDevice("null", func(read func() (time.Time, error)) error { _, err := read(); return err }); err == nil {
-		t.Error("a device that is no clock was read")
+		t.Error("readDevice reads a device that is no clock")
 	}
 }
 

@@ -190,13 +190,13 @@ func TestUnsynchronised(t *testing.T) {
 		kiss   string
 		says   string
 	}{
-		{"chrony", [2]byte{leap3, 0}, "", "is not synchronized itself (stratum 0, leap indicator 3)"},
+		{"chrony that is not synchronized", [2]byte{leap3, 0}, "", "is not synchronized itself (stratum 0, leap indicator 3)"},
 		{"stratum 0", [2]byte{synced, 0}, "", "is not synchronized itself (stratum 0)"},
-		{"ntpd that begins", [2]byte{leap3, 0}, "INIT", "is not synchronized itself (stratum 0, leap indicator 3)"},
+		{"ntpd that has just started", [2]byte{leap3, 0}, "INIT", "is not synchronized itself (stratum 0, leap indicator 3)"},
 		{"stratum 16", [2]byte{synced, 16}, "", "is not synchronized itself (stratum 16)"},
 		{"a leap indicator of 3", [2]byte{leap3, 3}, "", "is not synchronized itself (stratum 3, leap indicator 3)"},
-		{"it refuses", [2]byte{synced, 0}, "DENY", "refuses to serve this machine (kiss of death DENY)"},
-		{"asked too often", [2]byte{synced, 0}, "RATE", "rejects too many requests (kiss of death RATE)"},
+		{"a server that refuses", [2]byte{synced, 0}, "DENY", "refuses to serve this machine (kiss of death DENY)"},
+		{"a server that gets too many requests", [2]byte{synced, 0}, "RATE", "rejects too many requests (kiss of death RATE)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newKissing(t, 0, c.kiss)
@@ -268,7 +268,7 @@ func promptly(t *testing.T, attempt func() time.Duration) {
 		}
 		waited = append(waited, took)
 	}
-	t.Errorf("the next list waited %v", waited)
+	t.Errorf("in each attempt, the use of the next list was delayed: %v", waited)
 }
 
 // answering is a connection to a server that answers every request with the same bytes. It copies

@@ -28,22 +28,22 @@ func TestCheckCAChange(t *testing.T) {
 	none := config.Certificate{}
 	list := func(all ...config.Certificate) []config.Certificate { return all }
 	for name, step := range map[string]struct {
-		was, is         config.Certificate
-		accepted, still []config.Certificate
+		was, is         config.Certificate   // the issuing CA before and after the change
+		accepted, still []config.Certificate // the accepted CAs before and after the change
 		ok              bool
 	}{
-		"nothing":                {a, a, nil, nil, true},
-		"accept":                 {a, a, nil, list(b), true},
-		"issue":                  {a, b, list(b), list(a), true},
-		"issue and keep another": {a, b, list(c, b), list(c, a), true},
-		"drop":                   {b, b, list(a), nil, true},
-		"back":                   {b, a, list(a), list(b), true},
-		"at once":                {a, b, nil, nil, false},
-		"not accepted before":    {a, b, list(c), list(a), false},
-		"not accepted after":     {a, b, list(b), list(c), false},
-		"of one that is no more": {expired, b, nil, nil, true},
-		"the first":              {none, b, nil, nil, true},
-		"removed":                {a, none, nil, nil, false},
+		"no change":                    {a, a, nil, nil, true},
+		"accept a second CA":           {a, a, nil, list(b), true},
+		"issue by the accepted CA":     {a, b, list(b), list(a), true},
+		"issue, with a third CA":       {a, b, list(c, b), list(c, a), true},
+		"drop the former CA":           {b, b, list(a), nil, true},
+		"issue by the former CA again": {b, a, list(a), list(b), true},
+		"another CA in one step":       {a, b, nil, nil, false},
+		"new CA not accepted before":   {a, b, list(c), list(a), false},
+		"former CA not accepted after": {a, b, list(b), list(c), false},
+		"after the former CA expired":  {expired, b, nil, nil, true},
+		"the first CA":                 {none, b, nil, nil, true},
+		"no CA any more":               {a, none, nil, nil, false},
 	} {
 		if err := checkCAChange("kubernetes", step.was, step.is, step.accepted, step.still, now).Err(); (err == nil) != step.ok {
 			t.Errorf("%s: %v", name, err)
@@ -60,7 +60,8 @@ func TestCheckEncryptionKeys(t *testing.T) {
 		}
 		return config.NewEncryptionKey([32]byte{name})
 	}
-	// The first letter is the encryption key, the others are accepted keys.
+	// A step has two words: the keys before and after the change. The first letter of a word is the
+	// encryption key, or - for no key. The other letters are accepted keys.
 	read := func(letters string) config.ClusterSpec {
 		s := config.ClusterSpec{SecretsEncryptionKey: key(letters[0])}
 		for _, letter := range letters[1:] {
@@ -121,7 +122,7 @@ func keyManager(state string) config.ClusterSpec {
 
 // TestCheckKMS checks that a key manager may encrypt only after it was configured to decrypt, and
 // may be removed only after it has ceased to encrypt. It also checks the results of DroppedKeys and
-// otherKeys.
+// otherKeys. A step has two words: the states before and after the change, as for keyManager.
 func TestCheckKMS(t *testing.T) {
 	for step, c := range map[string]struct{ ok, drops, otherKeys bool }{
 		"none none": {ok: true},
@@ -143,7 +144,7 @@ func TestCheckKMS(t *testing.T) {
 		}
 		from, to := &config.Config{Cluster: &config.Cluster{Spec: was}}, &config.Config{Cluster: &config.Cluster{Spec: is}}
 		if got := DroppedKeys(from, to); (len(got) == 1 && got[0] == was.Kubernetes.APIServer.KMS.Name()) != c.drops {
-			t.Errorf("%s: drops %q", step, got)
+			t.Errorf("%s: DroppedKeys returns %q", step, got)
 		}
 		if got := otherKeys(from, to); got != c.otherKeys {
 			t.Errorf("%s: otherKeys returns %t", step, got)
@@ -157,13 +158,13 @@ func TestCheckKMS(t *testing.T) {
 }
 
 // TestWithPresentKMS checks that an earlier configuration gets exactly the present key manager, or
-// none if there is none at present. No field of its own key manager stays.
+// no key manager if there is none at present. No field of the earlier key manager remains.
 func TestWithPresentKMS(t *testing.T) {
 	parsed, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	for name, present := range map[string]*config.KMS{"none": nil, "another": {Transit: &config.Transit{
+	for name, present := range map[string]*config.KMS{"no present key manager": nil, "another present key manager": {Transit: &config.Transit{
 		Endpoint: config.Endpoint{Host: "vault.example.com", Port: 8200}, Mount: "transit", Key: "other",
 		AppRole: &config.AppRole{Mount: "approle", RoleID: "r", SecretID: config.NewSecret("s")},
 	}}} {
@@ -180,7 +181,7 @@ func TestWithPresentKMS(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if changes := config.Changes(&now, back); len(changes) > 0 {
-			t.Errorf("%s: %q", name, changes)
+			t.Errorf("%s: the result differs from the present configuration: %q", name, changes)
 		}
 	}
 }
@@ -229,14 +230,14 @@ func TestCheckPodRoutes(t *testing.T) {
 		given []netip.Prefix
 		ok    bool
 	}{
-		"IPv4 alone":         {config.EncapsulationNone, []netip.Prefix{four}, []netip.Addr{at4}, nil, true},
-		"a tunnel":           {config.EncapsulationVXLAN, []netip.Prefix{four, six}, []netip.Addr{at4}, nil, true},
-		"has one":            {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4, at6}, nil, true},
-		"is given one":       {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, []netip.Prefix{netip.PrefixFrom(at6, 64)}, true},
-		"nothing is known":   {config.EncapsulationNone, []netip.Prefix{four, six}, nil, nil, true},
-		"has none":           {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, nil, false},
-		"given another":      {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, []netip.Prefix{netip.PrefixFrom(at4, 24)}, false},
-		"given a link's own": {config.EncapsulationNone, []netip.Prefix{six}, []netip.Addr{at4}, []netip.Prefix{netip.MustParsePrefix("fe80::1/64")}, false},
+		"IPv4 alone":                                  {config.EncapsulationNone, []netip.Prefix{four}, []netip.Addr{at4}, nil, true},
+		"a tunnel":                                    {config.EncapsulationVXLAN, []netip.Prefix{four, six}, []netip.Addr{at4}, nil, true},
+		"the machine has an IPv6 address":             {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4, at6}, nil, true},
+		"the configuration adds an IPv6 address":      {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, []netip.Prefix{netip.PrefixFrom(at6, 64)}, true},
+		"the addresses are unknown":                   {config.EncapsulationNone, []netip.Prefix{four, six}, nil, nil, true},
+		"no IPv6 address":                             {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, nil, false},
+		"the configuration adds an IPv4 address":      {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, []netip.Prefix{netip.PrefixFrom(at4, 24)}, false},
+		"the configuration adds a link-local address": {config.EncapsulationNone, []netip.Prefix{six}, []netip.Addr{at4}, []netip.Prefix{netip.MustParsePrefix("fe80::1/64")}, false},
 	} {
 		next := &config.Config{Cluster: &config.Cluster{}}
 		next.Cluster.Spec.Networks = config.ClusterNetworks{Pods: c.pods, Encapsulation: c.by}
@@ -266,7 +267,7 @@ func TestCheckReserved(t *testing.T) {
 	} {
 		err := checkReserved(config.Reserved{Memory: c.memory, CPU: c.cpu, CPUs: c.cpus}, has).Err()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v, %v: %v, want %q", c.memory, c.cpu, err, c.want)
+			t.Errorf("memory %v, CPU %v: %v, want %q", c.memory, c.cpu, err, c.want)
 		}
 	}
 }

@@ -33,10 +33,10 @@ func TestMessages(t *testing.T) {
 		facts  func(*Facts)
 		want   string
 	}{
-		"nothing":                          {nil, nil, ""},
-		"role":                             {func(c *config.Config) { c.Machine.Spec.Role = config.RoleWorker }, nil, "Machine.spec.role: cannot change from controlplane to worker" + fixed},
-		"domain":                           {func(c *config.Config) { c.Cluster.Spec.Networks.Domain = "other.local" }, nil, "Cluster.spec.networks.domain: cannot change from cluster.example to other.local" + fixed},
-		"a new machine's name from memory": {func(c *config.Config) { c.Machine.Metadata.Name = "other" }, func(f *Facts) { f.Machine.InMemory = true }, ""},
+		"no change":               {nil, nil, ""},
+		"role":                    {func(c *config.Config) { c.Machine.Spec.Role = config.RoleWorker }, nil, "Machine.spec.role: cannot change from controlplane to worker" + fixed},
+		"domain":                  {func(c *config.Config) { c.Cluster.Spec.Networks.Domain = "other.local" }, nil, "Cluster.spec.networks.domain: cannot change from cluster.example to other.local" + fixed},
+		"another name, in memory": {func(c *config.Config) { c.Machine.Metadata.Name = "other" }, func(f *Facts) { f.Machine.InMemory = true }, ""},
 		"two CAs": {func(c *config.Config) { c.Cluster.Spec.PKI.Etcd.Cert, c.Cluster.Spec.PKI.Machine.Cert = ca, ca }, nil,
 			"Cluster.spec.pki.etcd: cannot change in one step to a CA that was not accepted before, or from a CA that is not accepted afterwards; `orlopctl trust rotate-ca` does it step by step (Cluster.spec.pki.accepted.etcd); " +
 				"Cluster.spec.pki.machine: cannot change in one step to a CA that was not accepted before, or from a CA that is not accepted afterwards; `orlopctl trust rotate-ca` does it step by step (Cluster.spec.pki.accepted.machine)"},
@@ -49,7 +49,7 @@ func TestMessages(t *testing.T) {
 		"a patch of a trial": {nil, func(f *Facts) { f.Request.Patch, f.OnTrial = true, true },
 			"the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a complete configuration, or use mode try"},
 		"a time without a trial": {nil, func(f *Facts) { f.Request.TrialDuration = durationpb.New(time.Minute) }, "a trial time is given without a trial; use mode try"},
-		"both":                   {nil, func(f *Facts) { f.Request.NoTrial, f.Request.Mode = true, api.ApplyRequest_MODE_TRY }, "a trial and no trial are both requested; omit one of them"},
+		"a trial and no trial":   {nil, func(f *Facts) { f.Request.NoTrial, f.Request.Mode = true, api.ApplyRequest_MODE_TRY }, "a trial and no trial are both requested; omit one of them"},
 		"a long name":            {nil, func(f *Facts) { f.Request.TrialName = strings.Repeat("a", 65) }, "the name of the trial has 65 bytes; the limit is 64"},
 		"a short trial": {nil, func(f *Facts) {
 			f.Request.Mode, f.Request.TrialDuration = api.ApplyRequest_MODE_TRY, durationpb.New(time.Second)
@@ -62,7 +62,7 @@ func TestMessages(t *testing.T) {
 		"a missing link": {nil, func(f *Facts) {
 			f.Hardware = Hardware{MissingLinks: []string{"eth0"}, PresentLinks: []string{"eth1"}, Unusable: []string{"kernelModules[0]: this system has no module x"}}
 		}, "Network.spec.links[0]: this machine has no link eth0; it has eth1; Machine.spec.kernelModules[0]: this system has no module x; correct it, or apply it with --force if this comes later"},
-		"a missing module that comes later": {nil, func(f *Facts) { f.Request.Force, f.Hardware.Unusable = true, []string{"kernelModules[0]: x"} }, ""},
+		"a missing module, with force": {nil, func(f *Facts) { f.Request.Force, f.Hardware.Unusable = true, []string{"kernelModules[0]: x"} }, ""},
 	} {
 		before, next := patchedBy(t, "")
 		cluster := *next.Cluster
@@ -100,10 +100,10 @@ func TestKeysOnTrial(t *testing.T) {
 		facts Facts
 		want  string
 	}{
-		"at once":   {Facts{}, ""},
-		"try":       {Facts{Request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}}, field + "new encryption keys cannot be on trial: Secrets that they encrypt"},
-		"by itself": {Facts{Trial: Trial{Duration: time.Minute}}, field + "new encryption keys cannot be on trial, but the rest"},
-		"upgrade":   {Facts{Upgrade: errors.New("version 2 is on trial")}, field + "cannot change now: version 2 is on trial"},
+		"no trial":             {Facts{}, ""},
+		"a requested trial":    {Facts{Request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}}, field + "new encryption keys cannot be on trial: Secrets that they encrypt"},
+		"a trial of a cut-off": {Facts{Trial: Trial{Duration: time.Minute}}, field + "new encryption keys cannot be on trial, but the rest"},
+		"an upgrade on trial":  {Facts{Upgrade: errors.New("version 2 is on trial")}, field + "cannot change now: version 2 is on trial"},
 	} {
 		if c.facts.Request == nil {
 			c.facts.Request = &api.ApplyRequest{}
@@ -130,7 +130,7 @@ func TestApprovalsOnTrial(t *testing.T) {
 	next.Machine.Spec.Trust.Approvals = nil
 	f := Facts{Request: &api.ApplyRequest{}, Upgrade: errors.New("version 2 is on trial"), Machine: Machine{Memory: 8 << 30, CPUs: 8}}
 	if err := Check(before, next, f).Err(); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+		t.Errorf("a change of the rule: %v, want %s", err, want)
 	}
 	if err := Check(before, before, f).Err(); err != nil {
 		t.Error(err)

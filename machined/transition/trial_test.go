@@ -127,35 +127,35 @@ func TestPlanTrial(t *testing.T) {
 		request    *api.ApplyRequest
 		length     time.Duration
 		afterBoot  bool
-		never      string
+		never      string // start of the reason why there is no trial
 		warnings   int
 	}{
-		"auto":                {base: plain(nil), next: moved, length: time.Minute, warnings: 2},
-		"no reboot":           {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_NO_REBOOT}, length: time.Minute, warnings: 2},
-		"dry run":             {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, length: time.Minute, warnings: 2},
-		"a time of its own":   {base: plain(nil), next: moved, request: &api.ApplyRequest{TrialDuration: durationpb.New(20 * time.Second)}, length: 20 * time.Second, warnings: 2},
-		"harmless":            {base: plain(nil), next: renewed},
-		"the same":            {base: plain(nil), next: plain(nil)},
-		"harmless, asked for": {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}, length: 2 * time.Minute},
-		"not wanted":          {base: plain(nil), next: moved, request: &api.ApplyRequest{NoTrial: true}, never: "the caller requested no trial", warnings: 2},
-		"staged":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, never: "no client confirms", warnings: 2},
-		"staged, harmless":    {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}},
-		"a kernel parameter":  {base: plain(nil), next: tuned, length: time.Minute, warnings: 2},
-		"reboot":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, length: 5 * time.Minute, afterBoot: true, warnings: 2},
-		"reboot, harmless":    {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}},
-		"reboot, not wanted":  {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, NoTrial: true}, never: "the caller requested no trial", warnings: 2},
-		"the first":           {next: moved},
-		"the first cluster":   {base: plain(nil), next: first, never: "the first Cluster document", warnings: 2},
-		"takes a start":       {base: in(false, "eth0"), next: in(true, "eth1"), length: 5 * time.Minute, afterBoot: true, warnings: 2},
-		"a start, harmless":   {base: in(false, "eth0"), next: in(true, "eth0")},
-		"in a cluster":        {base: in(false, "eth0"), next: in(false, "eth1"), length: time.Minute, warnings: 2},
+		"auto":                         {base: plain(nil), next: moved, length: time.Minute, warnings: 2},
+		"no reboot":                    {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_NO_REBOOT}, length: time.Minute, warnings: 2},
+		"dry run":                      {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, length: time.Minute, warnings: 2},
+		"a requested duration":         {base: plain(nil), next: moved, request: &api.ApplyRequest{TrialDuration: durationpb.New(20 * time.Second)}, length: 20 * time.Second, warnings: 2},
+		"harmless":                     {base: plain(nil), next: renewed},
+		"the same":                     {base: plain(nil), next: plain(nil)},
+		"harmless, mode try":           {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}, length: 2 * time.Minute},
+		"no trial requested":           {base: plain(nil), next: moved, request: &api.ApplyRequest{NoTrial: true}, never: "the caller requested no trial", warnings: 2},
+		"staged":                       {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, never: "no client confirms", warnings: 2},
+		"staged, harmless":             {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}},
+		"a kernel parameter":           {base: plain(nil), next: tuned, length: time.Minute, warnings: 2},
+		"reboot":                       {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, length: 5 * time.Minute, afterBoot: true, warnings: 2},
+		"reboot, harmless":             {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}},
+		"reboot, no trial requested":   {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, NoTrial: true}, never: "the caller requested no trial", warnings: 2},
+		"the first configuration":      {next: moved},
+		"the first cluster":            {base: plain(nil), next: first, never: "the first Cluster document", warnings: 2},
+		"a change that needs a reboot": {base: in(false, "eth0"), next: in(true, "eth1"), length: 5 * time.Minute, afterBoot: true, warnings: 2},
+		"harmless, but needs a reboot": {base: in(false, "eth0"), next: in(true, "eth0")},
+		"in a cluster":                 {base: in(false, "eth0"), next: in(false, "eth1"), length: time.Minute, warnings: 2},
 	} {
 		if c.request == nil {
 			c.request = &api.ApplyRequest{}
 		}
 		p := PlanTrial(c.base, c.next, c.request)
 		if p.Duration != c.length || p.AfterBoot != c.afterBoot || !strings.HasPrefix(p.noTrial, c.never) || (p.noTrial == "") != (c.never == "") || len(p.warnings()) != c.warnings {
-			t.Errorf("%s: %+v, %q", name, p, p.warnings())
+			t.Errorf("%s: the plan is %+v, with the warnings %q", name, p, p.warnings())
 		}
 	}
 }
@@ -169,11 +169,11 @@ func TestMissingLinks(t *testing.T) {
 		missing, there, known []string
 		want                  string
 	}{
-		"all are there": {nil, []string{"eth0"}, nil, ""},
-		"by name":       {[]string{"eth9"}, []string{"eth0", "eth1"}, nil, "Network.spec.links[1]: this machine has no link eth9; it has eth0, eth1"},
-		"by MAC":        {[]string{"02:00:00:00:00:01"}, []string{"eth0"}, nil, "Network.spec.links[2]: this machine has no link 02:00:00:00:00:01; it has eth0"},
-		"known":         {[]string{"eth9"}, []string{"eth0"}, []string{"eth9"}, ""},
-		"no link":       {[]string{"eth0"}, nil, nil, "Network.spec.links[0]: this machine has no link eth0; it has no Ethernet link"},
+		"no link is missing":          {nil, []string{"eth0"}, nil, ""},
+		"by name":                     {[]string{"eth9"}, []string{"eth0", "eth1"}, nil, "Network.spec.links[1]: this machine has no link eth9; it has eth0, eth1"},
+		"by MAC":                      {[]string{"02:00:00:00:00:01"}, []string{"eth0"}, nil, "Network.spec.links[2]: this machine has no link 02:00:00:00:00:01; it has eth0"},
+		"in the active configuration": {[]string{"eth9"}, []string{"eth0"}, []string{"eth9"}, ""},
+		"no link":                     {[]string{"eth0"}, nil, nil, "Network.spec.links[0]: this machine has no link eth0; it has no Ethernet link"},
 	} {
 		if got := strings.Join(Hardware{MissingLinks: c.missing, PresentLinks: c.there, KnownLinks: c.known}.Missing(next), "; "); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -187,7 +187,7 @@ func TestTakenLinks(t *testing.T) {
 	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "dummy0", Dummy: true}, {Name: "dummy1", Dummy: true}}
 	want := "Network.spec.links[1].name: this machine has another link dummy0, which the system did not create; choose another name"
 	if got := strings.Join(Hardware{TakenLinks: []string{"dummy0"}}.Missing(next), "; "); got != want {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("Missing returns %q, want %q", got, want)
 	}
 }
 
@@ -242,18 +242,18 @@ func TestUnconfirmed(t *testing.T) {
 		request *api.ApplyRequest
 		want    string
 	}{
-		"staged":                           {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, staged},
-		"staged, not wanted":               {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED, NoTrial: true}, ""},
-		"staged, harmless":                 {machine(nil), &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, ""},
-		"reboot":                           {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, ""},
-		"a short trial after the boot":     {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, TrialDuration: durationpb.New(20 * time.Second)}, "a trial of 20s is too short: it begins with a boot, and lasts at least 1m0s; use a longer --try-for"},
-		"a long trial after the boot":      {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, TrialDuration: durationpb.New(2 * time.Hour)}, "a trial of 2h0m0s is not between 1m0s and 1h0m0s"},
-		"the first cluster":                {cluster, &api.ApplyRequest{}, ""},
-		"a cluster and more":               {both, &api.ApplyRequest{}, first},
-		"a cluster and more, with reboot":  {both, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, first},
-		"a cluster and more, not wanted":   {both, &api.ApplyRequest{NoTrial: true}, ""},
-		"a cluster and more, a dry run":    {both, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, first},
-		"a cluster, staged for next start": {cluster, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, ""},
+		"staged":                                        {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, staged},
+		"staged, no trial requested":                    {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED, NoTrial: true}, ""},
+		"staged, harmless":                              {machine(nil), &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, ""},
+		"reboot":                                        {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, ""},
+		"a short trial after the boot":                  {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, TrialDuration: durationpb.New(20 * time.Second)}, "a trial of 20s is too short: it begins with a boot, and lasts at least 1m0s; use a longer --try-for"},
+		"a long trial after the boot":                   {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, TrialDuration: durationpb.New(2 * time.Hour)}, "a trial of 2h0m0s is not between 1m0s and 1h0m0s"},
+		"the first cluster":                             {cluster, &api.ApplyRequest{}, ""},
+		"a cluster and a parameter":                     {both, &api.ApplyRequest{}, first},
+		"a cluster and a parameter, with reboot":        {both, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, first},
+		"a cluster and a parameter, no trial requested": {both, &api.ApplyRequest{NoTrial: true}, ""},
+		"a cluster and a parameter, dry run":            {both, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, first},
+		"a cluster, staged":                             {cluster, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, ""},
 	} {
 		f := Facts{Request: c.request, Trial: PlanTrial(machine(nil), c.next, c.request)}
 		got := ""
@@ -294,12 +294,12 @@ func TestNeedsReboot(t *testing.T) {
 		reboot      bool
 		restored    string
 	}{
-		{"nothing", sysctls(), sysctls(), false, ""},
+		{"no parameter", sysctls(), sysctls(), false, ""},
 		{"removed", sysctls("vm.swappiness", "1", "fs.file-max", "70000"), sysctls(), false, "fs.file-max vm.swappiness"},
 		{"changed", sysctls("vm.swappiness", "1"), sysctls("vm.swappiness", "2"), false, "vm.swappiness"},
-		{"kept", sysctls("vm.swappiness", "1"), sysctls("vm.swappiness", "1"), false, ""},
+		{"unchanged", sysctls("vm.swappiness", "1"), sysctls("vm.swappiness", "1"), false, ""},
 		{"added", sysctls(), sysctls("vm.swappiness", "1"), false, ""},
-		{"of the network", sysctls("net.core.somaxconn", "1"), sysctls(), true, "net.core.somaxconn"},
+		{"a parameter of the network", sysctls("net.core.somaxconn", "1"), sysctls(), true, "net.core.somaxconn"},
 		{"a module", module, sysctls(), true, ""},
 		{"the pod network", cluster(config.PartNetwork), cluster(), true, ""},
 		{"the service proxy", cluster(config.PartProxy), cluster(), false, ""},
@@ -326,12 +326,12 @@ func TestReplacesPodNetwork(t *testing.T) {
 	}{
 		{"the first configuration", nil, with(config.PartNetwork), false},
 		{"the first cluster", &config.Config{}, with(config.PartNetwork), false},
-		{"something else's", with(), with(config.PartNetwork), true},
-		{"ours again", with(config.PartNetwork, config.PartDNS), with(config.PartDNS), true},
-		{"another part", with(config.PartNetwork), with(config.PartDNS, config.PartNetwork), false},
+		{"from built-in to external", with(), with(config.PartNetwork), true},
+		{"from external to built-in", with(config.PartNetwork, config.PartDNS), with(config.PartDNS), true},
+		{"another external component", with(config.PartNetwork), with(config.PartDNS, config.PartNetwork), false},
 	} {
 		if got := ReplacesPodNetwork(c.before, c.next); got != c.want {
-			t.Errorf("%s: %t", c.name, got)
+			t.Errorf("%s: ReplacesPodNetwork returns %t", c.name, got)
 		}
 	}
 }

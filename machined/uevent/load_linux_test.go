@@ -50,11 +50,11 @@ func TestListen(t *testing.T) {
 	select {
 	case <-seen:
 	case <-ctx.Done():
-		t.Fatal("the event did not come")
+		t.Fatal("the Loader has not received the event")
 	}
 	mu.Lock()
 	if got[0] != "change mem null" {
-		t.Errorf("%q", got[0])
+		t.Errorf("the event is %q, want \"change mem null\"", got[0])
 	}
 	mu.Unlock()
 	cancel()
@@ -96,14 +96,14 @@ func TestColdPlug(t *testing.T) {
 		Index: func() (*kmod.Index, error) { return kmod.Read(filepath.Join(root, "modules")) },
 		Report: func(message string, err error) {
 			if err == nil {
-				t.Errorf("%s: loading nonsense did not fail", message)
+				t.Errorf("%s: the load of an invalid module has not failed", message)
 			}
 			reports = append(reports, message)
 		}}
 	l.coldPlug()
 	l.coldPlug()
 	if len(reports) != 1 || !strings.Contains(reports[0], "[key one]") {
-		t.Errorf("reports %q; want one, about key and one: other has its driver", reports)
+		t.Errorf("reports %q; want a single report about the modules key and one; the device of the module other has a driver", reports)
 	}
 	if !slices.Equal(l.pending, nil) {
 		t.Errorf("still pending: %q", l.pending)

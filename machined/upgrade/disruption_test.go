@@ -93,11 +93,11 @@ func TestConfirmVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := m.Receiver.confirmVersion(t.Context(), Installer{Trust: trust}, q); !errors.Is(err, test.err) {
-			t.Errorf("%q: %v", test.osRelease, err)
+			t.Errorf("confirmVersion with %q: %v", test.osRelease, err)
 		}
 		m.Receiver.abort(false, errors.New("the operation has failed"), q)
 		if !slices.Equal(cluster.calls, test.want) {
-			t.Errorf("%q: %q", test.osRelease, cluster.calls)
+			t.Errorf("with %q, the calls are %q", test.osRelease, cluster.calls)
 		}
 	}
 }
@@ -133,9 +133,9 @@ func TestConfirmFirmware(t *testing.T) {
 	}
 }
 
-// TestConfirmUnnamed checks a bundle of a release that has no levels yet: its boot image names no
-// version of Kubernetes. The cluster is asked about its level, because this release would drop the
-// etcd data of a machine without other control-plane machines.
+// TestConfirmUnnamed checks a bundle of a release from before levels existed: its boot image names
+// no version of Kubernetes. The machine asks the cluster about its level, because this release
+// would drop the etcd data of a machine without other control-plane machines.
 func TestConfirmUnnamed(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	cluster := &fakeDisruption{}
@@ -147,7 +147,7 @@ func TestConfirmUnnamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !q.Forgets || !slices.Equal(cluster.calls, []string{"confirm "}) {
-		t.Errorf("%+v: %q", q.Request, cluster.calls)
+		t.Errorf("the request is %+v, and the calls are %q", q.Request, cluster.calls)
 	}
 }
 
@@ -200,14 +200,14 @@ func TestCommitReturnsTurn(t *testing.T) {
 	}{
 		{slot.Record{To: "2.0.0", Phase: slot.Committed}, true, []string{"return during return the turn of the control plane"}, nil},
 		{slot.Record{To: "2.0.0", Phase: slot.Committed}, false, nil, nil},
-		{proving, true, nil, ErrNoSlots}, // its entry cannot be renamed
+		{onTrial, true, nil, ErrNoSlots}, // the entry cannot be renamed, so the commit fails
 	} {
 		m := newTestMachine(t, test.record)
 		now := func() string { s, _ := m.Controller.State().Get(); return s.Operation }
 		cluster := &fakeDisruption{held: test.held, operation: now}
 		m.Controller.deps.Disruption = cluster
 		if err := m.Controller.commit(t.Context(), slot.ChecksPassed{}); !errors.Is(err, test.err) {
-			t.Errorf("%+v: %v", test.record, err)
+			t.Errorf("commit with the record %+v: %v", test.record, err)
 		}
 		if !slices.Equal(cluster.calls, test.want) || now() != "" {
 			t.Errorf("%+v: %q, then %q", test.record, cluster.calls, now())
@@ -241,9 +241,9 @@ func TestAskAfterDrain(t *testing.T) {
 		want       []string
 		says       string
 	}{
-		"permitted":   {"", false, []string{"permit rollback ", "drain", "confirm "}, ""},
-		"refused":     {"v1.35.1", false, []string{"permit rollback v1.35.1", "drain", "confirm v1.35.1", "uncordon", "give back"}, errSkew.Error()},
-		"a pod stays": {"", true, []string{"permit rollback ", "drain", "give back"}, "rollback refused: drain not complete within 1m0s: pod web"},
+		"permitted":       {"", false, []string{"permit rollback ", "drain", "confirm "}, ""},
+		"refused":         {"v1.35.1", false, []string{"permit rollback v1.35.1", "drain", "confirm v1.35.1", "uncordon", "give back"}, errSkew.Error()},
+		"the drain fails": {"", true, []string{"permit rollback ", "drain", "give back"}, "rollback refused: drain not complete within 1m0s: pod web"},
 	} {
 		m := newTestMachine(t, slot.Record{})
 		cluster := &fakeDisruption{}
@@ -256,7 +256,7 @@ func TestAskAfterDrain(t *testing.T) {
 		q := &disruptionRequest{with: cluster, Request: disruption.Request{Operation: disruption.Rollback, Kubernetes: test.kubernetes}}
 		err := m.Controller.drainFor(t.Context(), q)
 		if got := fmt.Sprint(err); got != test.says && (err != nil || test.says != "") || !slices.Equal(cluster.calls, test.want) {
-			t.Errorf("%s: %v, %q", name, err, cluster.calls)
+			t.Errorf("%s: %v, the calls are %q", name, err, cluster.calls)
 		}
 	}
 
@@ -266,7 +266,7 @@ func TestAskAfterDrain(t *testing.T) {
 	}}
 	err := i.do(t.Context(), []operation{{"ask the cluster", 0, func() error { return i.confirmDrained(t.Context()) }}})
 	if err == nil || err.Error() != "upgrade refused: b is down; start it, or use --force" || !uncordoned {
-		t.Errorf("%v, %v", err, uncordoned)
+		t.Errorf("a refused upgrade: %v, the node is schedulable: %v", err, uncordoned)
 	}
 }
 

@@ -93,7 +93,7 @@ func (m *testMachine) blockRecord(t *testing.T) {
 
 var (
 	upgrading = slot.Record{From: "2.0.0", To: "3.0.0", Phase: slot.Writing}
-	proving   = slot.Record{From: "1.0.0", To: "2.0.0", Phase: slot.Trial, Tries: 1}
+	onTrial   = slot.Record{From: "1.0.0", To: "2.0.0", Phase: slot.Trial, Tries: 1}
 	reverting = slot.Record{From: "2.0.0", To: "3.0.0", Phase: slot.Trial, Reason: "unhealthy"}
 	failed    = slot.Entry{Version: "3.0.0", Trial: true, Tries: 1}
 )
@@ -109,7 +109,7 @@ func TestHandle(t *testing.T) {
 		restore error
 		steps   []string
 		phase   slot.Phase // phase after the event
-		err     string     // part of the error; empty: no error
+		err     string     // part of the error; empty if there is no error
 	}{
 		{
 			name: "the entry is written", record: upgrading, event: slot.EntryWritten{},
@@ -124,19 +124,19 @@ func TestHandle(t *testing.T) {
 			steps: []string{"drop staged while trial", "restore a: b while trial"}, phase: slot.RolledBack,
 		},
 		{
-			name: "a commit without its entry", record: proving, event: slot.ChecksPassed{},
+			name: "a commit whose entry cannot be renamed", record: onTrial, event: slot.ChecksPassed{},
 			phase: slot.Trial, err: ErrNoSlots.Error(),
 		},
 		{
-			name: "a commit that the entry shows", record: proving, event: slot.Booted{Entries: []slot.Entry{{Version: "2.0.0"}}},
+			name: "a boot with an entry that is already committed", record: onTrial, event: slot.Booted{Entries: []slot.Entry{{Version: "2.0.0"}}},
 			phase: slot.Committed,
 		},
 		{
-			name: "a commit without its floor", record: proving, event: slot.Booted{Entries: []slot.Entry{{Version: "2.0.0"}}}, blocked: true,
+			name: "a commit whose floor cannot be stored", record: onTrial, event: slot.Booted{Entries: []slot.Entry{{Version: "2.0.0"}}}, blocked: true,
 			phase: slot.Trial, err: "upgrade: cannot store",
 		},
 		{
-			name: "a failed version whose entry cannot be renamed", record: proving, event: slot.ChecksFailed{Reason: "unhealthy"},
+			name: "a failed version whose entry cannot be renamed", record: onTrial, event: slot.ChecksFailed{Reason: "unhealthy"},
 			steps: []string{"reboot while trial"}, phase: slot.Trial, err: ErrNoSlots.Error(),
 		},
 		{
@@ -144,11 +144,11 @@ func TestHandle(t *testing.T) {
 			phase: slot.Trial, err: ErrNoSlots.Error(),
 		},
 		{
-			name: "an event that the record does not permit", record: proving, event: slot.Started{To: "3.0.0", Epoch: 7},
+			name: "an event that the record does not permit", record: onTrial, event: slot.Started{To: "3.0.0", Epoch: 7},
 			phase: slot.Trial, err: "wait until it is committed",
 		},
 		{
-			name: "an upgrade without its record", record: slot.Record{}, event: slot.Started{To: "3.0.0", Epoch: 7}, blocked: true,
+			name: "an upgrade whose record cannot be stored", record: slot.Record{}, event: slot.Started{To: "3.0.0", Epoch: 7}, blocked: true,
 			phase: "", err: "upgrade: cannot store",
 		},
 	} {
@@ -165,10 +165,10 @@ func TestHandle(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.err)
 		}
 		if !slices.Equal(m.steps, c.steps) {
-			t.Errorf("%s: %q, want %q", c.name, m.steps, c.steps)
+			t.Errorf("%s: the steps are %q, want %q", c.name, m.steps, c.steps)
 		}
 		if got := m.Controller.Record().Phase; got != c.phase {
-			t.Errorf("%s: %q, want %q", c.name, got, c.phase)
+			t.Errorf("%s: the phase is %q, want %q", c.name, got, c.phase)
 		}
 		if c.blocked {
 			continue
@@ -218,7 +218,7 @@ func TestAwaitResult(t *testing.T) {
 			{"a failed probe", fakeHealth{failed: []string{"a", ""}}, "version 2.0.0 did not pass its checks within 1h0m0s: network: no link has an address"},
 			{"after a panic", fakeHealth{failed: []string{"a"}, panics: "panicked"}, "panicked"},
 		} {
-			m := newTestMachine(t, proving)
+			m := newTestMachine(t, onTrial)
 			d := m.Controller.deps
 			d.Trial.Started = time.Now().Add(100*time.Millisecond - time.Hour)
 			d.Trial.Events = func() []Event { return nil }
@@ -227,7 +227,7 @@ func TestAwaitResult(t *testing.T) {
 			d.Network.Addresses = func(*config.Config) []netip.Addr { return nil }
 			e, _ := m.Controller.awaitResult(t.Context(), &c.health).(slot.ChecksFailed)
 			if e.Reason != c.want {
-				t.Errorf("%s: %q, want %q", c.name, e.Reason, c.want)
+				t.Errorf("%s: the reason is %q, want %q", c.name, e.Reason, c.want)
 			}
 		}
 	})

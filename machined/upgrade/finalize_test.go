@@ -46,23 +46,23 @@ func TestFinalize(t *testing.T) {
 	for range 2 { // only the first call raises the level and adds an event
 		from, to, err := c.Finalize(ctx, "dora")
 		if err != nil || from != raised.From.String() || to != "1.37" {
-			t.Errorf("%s, %s, %v", from, to, err)
+			t.Errorf("Finalize raises the level from %s to %s, %v", from, to, err)
 		}
 		raised.From = next
 	}
 	if want := []string{"level: the level of the cluster is raised from 1.36 to 1.37, asked by dora"}; !slices.Equal(events, want) {
-		t.Errorf("%q", events)
+		t.Errorf("the events are %q", events)
 	}
 	refused := func(code codes.Code, part string) {
 		t.Helper()
 		if _, _, err := c.Finalize(t.Context(), "dora"); status.Code(err) != code || !strings.Contains(err.Error(), part) {
-			t.Errorf("%v; want %q", err, part)
+			t.Errorf("the error is %v; want %q", err, part)
 		}
 	}
 	broken = errors.New("finalize refused: control-plane machine b is away")
 	refused(codes.FailedPrecondition, "control-plane machine b is away")
 	if want := []string{"raise-level", "raise-level", "raise-level"}; !slices.Equal(commands, want) {
-		t.Errorf("%q", commands)
+		t.Errorf("the commands are %q", commands)
 	}
 	commands = nil
 	c.progress.setRecord(slot.Record{Phase: slot.Trial, From: "0.1.0", To: "0.2.0"})
@@ -73,6 +73,6 @@ func TestFinalize(t *testing.T) {
 	machine = nil
 	refused(codes.FailedPrecondition, "this machine is no control-plane machine")
 	if len(commands) > 0 {
-		t.Errorf("%q", commands)
+		t.Errorf("a refused call has run the commands %q", commands)
 	}
 }

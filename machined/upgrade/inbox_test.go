@@ -18,11 +18,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// emptyInbox returns an Inbox on a file system with space for bundles; room is in bytes.
+// emptyInbox returns an Inbox on a file system with space for bundles of room bytes.
 func emptyInbox(t *testing.T, room int64) Inbox {
 	return Inbox{Dir: t.TempDir() + "/inbox", StallTimeout: time.Minute, Free: func(string) (int64, error) { return room + reserve, nil }}
 }
 
+// some returns random content of size bytes, and its digest.
 func some(t *testing.T, size int) (content []byte, digest string) {
 	t.Helper()
 	content = make([]byte, size)
@@ -31,6 +32,7 @@ func some(t *testing.T, size int) (content []byte, digest string) {
 	return content, hex.EncodeToString(sum[:])
 }
 
+// welcome is an admit function that accepts every bundle.
 func welcome(io.Reader) error { return nil }
 
 func quiet(int64) {}
@@ -44,9 +46,9 @@ type failing struct{ err error }
 
 func (e failing) Read([]byte) (int, error) { return 0, e.err }
 
-// TestReceiveResumes interrupts a transfer after several numbers of bytes. Another Inbox on the
-// same directory continues after these bytes and completes the bundle. Bytes beyond the recorded
-// size, as after a power cut, are overwritten.
+// TestReceiveResumes interrupts transfers, each after another number of bytes. Another Inbox on the
+// same directory continues after these bytes and completes the bundle. It overwrites bytes beyond
+// the recorded size, which the file can have after a power cut.
 func TestReceiveResumes(t *testing.T) {
 	lost := errors.New("the line is dead")
 	const size = flushBytes + 3*pieceSize + 7
@@ -118,9 +120,9 @@ type asked func()
 
 func (a asked) Read([]byte) (int, error) { a(); return 0, io.EOF }
 
-// TestAdmit checks that admit gets the head, and that Receive reads little more than the head of a
-// rejected bundle. admit runs again for a resumed transfer. For a bundle smaller than the head,
-// admit runs when the bundle is complete.
+// TestAdmit checks that the function admit gets the head of a bundle, and that Receive reads little
+// more than the head of a rejected bundle. Receive calls admit again for a resumed transfer. For a
+// bundle smaller than the head, Receive calls admit when the bundle is complete.
 func TestAdmit(t *testing.T) {
 	const size = 4 << 20
 	content, digest := some(t, size)
@@ -137,7 +139,7 @@ func TestAdmit(t *testing.T) {
 			return errors.Join(err, no)
 		}, quiet)
 		if !errors.As(err, new(Refusal)) || len(seen) < bundle.Head || !bytes.HasPrefix(content, seen) {
-			t.Errorf("%v, after %d bytes of head", err, len(seen))
+			t.Errorf("a rejected bundle: %v, admit got %d bytes", err, len(seen))
 		}
 	}
 	if read := size - from.Len(); read > 2*bundle.Head+4*pieceSize {
@@ -176,14 +178,14 @@ func TestWrongBundle(t *testing.T) {
 	}
 	offer()
 	if err := in.Receive(t.Context(), bytes.NewReader(append(content, 1)), welcome, quiet); !errors.As(err, new(Refusal)) {
-		t.Errorf("too much: %v", err)
+		t.Errorf("a bundle with more bytes than the offer: %v", err)
 	}
 	if err := in.Drop(); err != nil {
 		t.Fatal(err)
 	}
 	offer()
 	if err := in.Receive(t.Context(), bytes.NewReader(content[:100]), welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "100 of the bundle's 1048575 bytes") {
-		t.Errorf("too little: %v", err)
+		t.Errorf("a bundle with fewer bytes than the offer: %v", err)
 	}
 }
 
@@ -201,13 +203,13 @@ func TestStalled(t *testing.T) {
 		defer end.Close()
 		err := in.Receive(t.Context(), io.MultiReader(bytes.NewReader(content[:1000]), silent), welcome, quiet)
 		if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 1000 || !strings.Contains(err.Error(), "no data was received for 10ms") {
-			t.Errorf("silent: %v", err)
+			t.Errorf("a silent source: %v", err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the machine is shutting down"))
 		in.StallTimeout = time.Minute
 		if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine is shutting down") {
-			t.Errorf("stopped: %v", err)
+			t.Errorf("a canceled context: %v", err)
 		}
 	})
 }
@@ -232,10 +234,10 @@ func TestSlow(t *testing.T) {
 		began := time.Now()
 		err := in.Receive(t.Context(), trickle{}, welcome, quiet)
 		if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 3 || !strings.Contains(err.Error(), "the transfer is too slow: 3 bytes within 30s") {
-			t.Errorf("%v", err)
+			t.Errorf("a slow source: %v", err)
 		}
 		if took := time.Since(began); took > time.Minute {
-			t.Errorf("it took %s", took)
+			t.Errorf("Receive took %s", took)
 		}
 		time.Sleep(time.Minute) // until the goroutine of readAhead has ended
 	})
@@ -254,9 +256,9 @@ func TestOffer(t *testing.T) {
 		t.Fatal("the bundle is complete with 1000 bytes")
 	}
 	for what, offer := range map[string]func() (Bundle, error){
-		"no room":   func() (Bundle, error) { return in.Offer(strings.Repeat("a", 64), room+1001) },
-		"no digest": func() (Bundle, error) { return in.Offer("../"+strings.Repeat("a", 61), 1) },
-		"no size":   func() (Bundle, error) { return in.Offer(strings.Repeat("a", 64), 0) },
+		"not enough space":  func() (Bundle, error) { return in.Offer(strings.Repeat("a", 64), room+1001) },
+		"an invalid digest": func() (Bundle, error) { return in.Offer("../"+strings.Repeat("a", 61), 1) },
+		"no size":           func() (Bundle, error) { return in.Offer(strings.Repeat("a", 64), 0) },
 	} {
 		if _, err := offer(); err == nil || !strings.Contains(err.Error(), "upgrade refused") {
 			t.Errorf("%s: %v", what, err)

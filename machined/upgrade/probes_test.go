@@ -42,7 +42,7 @@ func TestFirstGateway(t *testing.T) {
 			t.Errorf("%v: %v, want %q", test.gateways, err, test.want)
 		}
 		if ctx.Err() == context.DeadlineExceeded {
-			t.Errorf("%v: took all the time there is", test.gateways)
+			t.Errorf("%v: firstGateway returns only at the deadline", test.gateways)
 		}
 		cancel()
 	}

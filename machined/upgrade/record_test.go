@@ -14,61 +14,62 @@ import (
 func TestStore(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	if r, err := s.Load(); err != nil || !reflect.DeepEqual(r, slot.Record{}) {
-		t.Errorf("nothing: %+v, %v", r, err)
+		t.Errorf("without a record: %+v, %v", r, err)
 	}
 	want := slot.Record{From: "1", To: "2", Phase: slot.Trial, Reason: "because", Tries: 2, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Log: []string{"a", "b"}}
 	if err := s.Save(want); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.Load(); err != nil || !reflect.DeepEqual(r, want) {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf("the loaded record is %+v, %v", r, err)
 	}
 	if err := os.WriteFile(s.record(), []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.Load(); err == nil || !reflect.DeepEqual(r, slot.Record{}) {
-		t.Errorf("garbage: %+v, %v", r, err)
+		t.Errorf("a damaged record: %+v, %v", r, err)
 	}
 	if text, err := s.SavedConfiguration("1"); text != nil || err != nil {
-		t.Errorf("no configuration: %q, %v", text, err)
+		t.Errorf("without a configuration: %q, %v", text, err)
 	}
 	if err := s.SaveConfiguration("1", []byte("a: b")); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := s.SavedConfiguration("1"); string(text) != "a: b" || err != nil {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("the stored configuration is %q, %v", text, err)
 	}
 	for _, text := range []string{"a: c", "a: d"} { // stored before and after the drain
 		if err := s.SaveConfiguration("2", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.SavedConfiguration("2"); string(got) != text || err != nil {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("the configuration that was stored last is %q, %v", got, err)
 		}
 	}
 	if text, err := s.SavedConfiguration("1"); text != nil || err != nil {
-		t.Errorf("of a version whose slot was written over: %q, %v", text, err)
+		t.Errorf("the configuration of a version whose slot was overwritten: %q, %v", text, err)
 	}
 	// SaveConfiguration has not removed the record, which is garbage here.
 	if r, err := s.Load(); err == nil {
-		t.Errorf("%+v", r)
+		t.Errorf("the damaged record was replaced: %+v", r)
 	}
 	if lines := s.SavedLog(); lines != nil {
-		t.Errorf("no log: %q", lines)
+		t.Errorf("without a log: %q", lines)
 	}
 	log := []string{"first", "last"}
 	if err := s.SaveLog(log); err != nil || !slices.Equal(s.SavedLog(), log) {
-		t.Errorf("%q, %v", s.SavedLog(), err)
+		t.Errorf("the stored log is %q, %v", s.SavedLog(), err)
 	}
 	for range 2 {
 		if err := s.DropLog(); err != nil || s.SavedLog() != nil {
-			t.Errorf("%q, %v", s.SavedLog(), err)
+			t.Errorf("after DropLog, the log is %q, %v", s.SavedLog(), err)
 		}
 	}
 }
 
 // TestEpochFloor checks that RaiseEpochFloor never lowers the floor, that the floor survives a
-// change of the record, and that an unreadable floor is an error and not 0.
+// change of the record, and that an unreadable floor is an error and not 0. RaiseEpochFloor
+// replaces an unreadable floor.
 func TestEpochFloor(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {
@@ -90,7 +91,7 @@ func TestEpochFloor(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := s.EpochFloor(); err == nil {
-			t.Errorf("%q is a floor of %d", text, got)
+			t.Errorf("a file with %q is read as floor %d", text, got)
 		}
 		if err := s.RaiseEpochFloor(3); err != nil {
 			t.Error(err)

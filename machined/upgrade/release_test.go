@@ -72,7 +72,7 @@ func TestChangeRelease(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 		if len(m.steps) > 0 {
-			t.Errorf("%s: %q", test.name, m.steps)
+			t.Errorf("%s: the machine was changed: %q", test.name, m.steps)
 		}
 	}
 }

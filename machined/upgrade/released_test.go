@@ -26,13 +26,13 @@ func TestReleasedRecords(t *testing.T) {
 		was, is := Store{Dir: releasedtest.Copy(t, dir)}, Store{Dir: filepath.Join(t.TempDir(), "present")}
 		r, err := was.Load()
 		if err != nil || r.Phase != phase || r.From != "0.1.0" || r.Started.IsZero() {
-			t.Errorf("%s: %+v, %v", dir, r, err)
+			t.Errorf("%s: the record is %+v, %v", dir, r, err)
 		}
 		if err := is.Save(r); err != nil {
 			t.Fatal(err)
 		}
 		if configuration, err := was.SavedConfiguration("0.1.0"); err != nil || (configuration != nil) != (phase == slot.Trial) {
-			t.Errorf("%s: %q, %v", dir, configuration, err)
+			t.Errorf("%s: the configuration is %q, %v", dir, configuration, err)
 		} else if configuration != nil {
 			if err := errors.Join(is.SaveConfiguration("0.1.0", configuration), is.SaveLog(was.SavedLog())); err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestReleasedInbox(t *testing.T) {
 	in := Inbox{Dir: releasedtest.Copy(t, "inbox"), Free: func(string) (int64, error) { return 1 << 40, nil }, StallTimeout: time.Minute}
 	b, err := in.Bundle()
 	if err != nil || b.Have != 300 {
-		t.Fatalf("%+v, %v", b, err)
+		t.Fatalf("the bundle in the inbox is %+v, %v", b, err)
 	}
 	text, err := json.Marshal(b)
 	if err != nil {
@@ -56,15 +56,15 @@ func TestReleasedInbox(t *testing.T) {
 	}
 	releasedtest.CompareFile(t, "inbox/bundle.json", text)
 	if b, err = in.Offer(b.SHA256, b.Size); err != nil || b.Have != 300 {
-		t.Fatalf("%+v, %v", b, err)
+		t.Fatalf("after the offer, the bundle is %+v, %v", b, err)
 	}
 	// The digest of the offer does not match the content, so Receive ends with a Refusal.
 	rest := bytes.NewReader([]byte(strings.Repeat("orlop", 40)))
 	err = in.Receive(t.Context(), rest, func(io.Reader) error { return nil }, func(int64) {})
 	if want := "has SHA-256 "; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v", err)
+		t.Errorf("the continued upload: %v, want a wrong digest", err)
 	}
 	if all, err := os.ReadFile(in.file()); err != nil || string(all) != strings.Repeat("orlop", 100) {
-		t.Errorf("%q, %v", all, err)
+		t.Errorf("the file of the bundle has %q, %v", all, err)
 	}
 }

@@ -124,6 +124,6 @@ func TestReadSBOMLimits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	sent := 0
 	if err := s.ReadSBOM(ctx, "rosa", func(*api.ReadSBOMResponse) error { sent++; cancel(); return nil }); !errors.Is(err, context.Canceled) || sent != 1 {
-		t.Errorf("after the end of the caller: %d chunks, %v", sent, err)
+		t.Errorf("after the caller has disconnected: %d chunks, %v", sent, err)
 	}
 }

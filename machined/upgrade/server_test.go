@@ -82,12 +82,12 @@ func TestDownloadStops(t *testing.T) {
 	g, all := wrapped(t)
 	gone := errors.New("gone")
 	if err := g.send(t.Context(), 0, func([]byte) error { return gone }); !errors.Is(err, gone) {
-		t.Errorf("nobody takes it: %v", err)
+		t.Errorf("a caller that disconnects at the first piece: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
 	if err := g.send(ctx, int64(len(all)), func([]byte) error { return nil }); !errors.Is(err, gone) {
-		t.Errorf("the caller has left: %v", err)
+		t.Errorf("a caller that has disconnected before the first byte: %v", err)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestServedBundle(t *testing.T) {
 		describe(t.Context())
 		leave()
 		if err := <-answers; status.Code(err) != codes.Canceled {
-			t.Errorf("a caller that has left: %v", err)
+			t.Errorf("a caller that has disconnected: %v", err)
 		}
 		made <- errors.New("disk: cannot read")
 		if err := <-answers; status.Code(err) != codes.FailedPrecondition || !strings.HasSuffix(err.Error(), "bundle: cannot serve: disk: cannot read") {
@@ -129,7 +129,7 @@ func TestServedBundle(t *testing.T) {
 		}
 		describe(t.Context())
 		if err := <-answers; status.Code(err) != codes.FailedPrecondition || attempts != 1 {
-			t.Errorf("soon after a failure: %v, %d attempts", err, attempts)
+			t.Errorf("before bundleRetryInterval has passed: %v, %d attempts", err, attempts)
 		}
 		time.Sleep(bundleRetryInterval)
 		describe(t.Context())
@@ -142,7 +142,7 @@ func TestServedBundle(t *testing.T) {
 		}
 		describe(leaving)
 		if err := <-answers; err != nil {
-			t.Errorf("with the bundle, a caller waits: %v", err)
+			t.Errorf("the bundle exists, but a caller waits: %v", err)
 		}
 	})
 }

@@ -17,13 +17,13 @@ func TestReleaseCheck(t *testing.T) {
 		name    string
 		r       buildinfo.Release
 		floor   int
-		warning string // part of the warning; empty: no warning
+		warning string // part of the warning; empty if there is no warning
 	}{
-		{"says nothing", buildinfo.Release{Version: "1"}, 0, ""},
-		{"mended", buildinfo.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},
-		{"no longer", buildinfo.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not maintained any more since 2026-06-01"},
-		{"of this epoch", buildinfo.Release{Version: "1", Epoch: 2}, 2, ""},
-		{"of an epoch before", buildinfo.Release{Version: "1", Epoch: 1}, 2, "version 1 has epoch 1, and one with epoch 2 was committed"},
+		{"no expiry and no epoch", buildinfo.Release{Version: "1"}, 0, ""},
+		{"not yet expired", buildinfo.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},
+		{"expired", buildinfo.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not maintained any more since 2026-06-01"},
+		{"the epoch of the floor", buildinfo.Release{Version: "1", Epoch: 2}, 2, ""},
+		{"an epoch below the floor", buildinfo.Release{Version: "1", Epoch: 1}, 2, "version 1 has epoch 1, and one with epoch 2 was committed"},
 	} {
 		health := &api.HealthResponse{Healthy: true}
 		ReleaseCheck(health, c.r, c.floor, now)

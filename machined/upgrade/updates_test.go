@@ -96,9 +96,9 @@ func TestUselessSource(t *testing.T) {
 // later release.
 func TestFastForward(t *testing.T) {
 	for name, events := range map[string][]slot.Event{
-		"not written":     {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.WriteFailed{Reason: "no trusted key has signed it"}},
-		"written":         {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.EntryWritten{}},
-		"gone from trial": {slot.Started{To: "3.0.0", Epoch: bundle.MaxEpoch}, slot.EntryWritten{}, slot.Booted{Entries: []slot.Entry{failed}}},
+		"not written": {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.WriteFailed{Reason: "no trusted key has signed it"}},
+		"written":     {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.EntryWritten{}},
+		"rolled back": {slot.Started{To: "3.0.0", Epoch: bundle.MaxEpoch}, slot.EntryWritten{}, slot.Booted{Entries: []slot.Entry{failed}}},
 	} {
 		m := newTestMachine(t, slot.Record{})
 		for _, e := range events {
@@ -139,7 +139,7 @@ func TestWrongSoftware(t *testing.T) {
 	} {
 		c.i.Trust, c.i.CheckExtensions = trust, func(string) error { return nil }
 		if _, err := c.i.Check(bytes.NewReader(content)); !errors.As(err, new(Refusal)) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v, want %q", err, c.want)
+			t.Errorf("Check returns %v, want %q", err, c.want)
 		}
 	}
 }

@@ -12,11 +12,11 @@ import (
 // the copy must be complete under its name.
 func TestMove(t *testing.T) {
 	for name, prepare := range map[string]func(from, to string) error{
-		"first attempt":             func(_, to string) error { return os.Mkdir(to, 0o700) },
-		"cut in the copy":           func(_, to string) error { return os.MkdirAll(to+".partial/member", 0o700) },
-		"cut before the new name":   func(_, to string) error { return os.MkdirAll(to+"/member/old", 0o700) },
-		"an original of the past":   func(from, _ string) error { return os.MkdirAll(from+movedSuffix+"/x", 0o700) },
-		"the target does not exist": func(string, string) error { return nil },
+		"first attempt":                            func(_, to string) error { return os.Mkdir(to, 0o700) },
+		"interrupted during the copy":              func(_, to string) error { return os.MkdirAll(to+".partial/member", 0o700) },
+		"a target from an earlier attempt":         func(_, to string) error { return os.MkdirAll(to+"/member/old", 0o700) },
+		"a moved original from an earlier attempt": func(from, _ string) error { return os.MkdirAll(from+movedSuffix+"/x", 0o700) },
+		"the target does not exist":                func(string, string) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -65,9 +65,9 @@ func TestMoveMakesRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	free := uint64(1)
-	read := func(of string) (uint64, error) {
-		if entries, err := os.ReadDir(of); err != nil || len(entries) > 0 || of != filepath.Dir(m.To) {
-			t.Errorf("%s has %v, %v", of, entries, err)
+	read := func(path string) (uint64, error) {
+		if entries, err := os.ReadDir(path); err != nil || len(entries) > 0 || path != filepath.Dir(m.To) {
+			t.Errorf("the free space of %s is read while it contains %v, %v", path, entries, err)
 		}
 		return free, nil
 	}
@@ -81,7 +81,7 @@ func TestMoveMakesRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := m.makeRoom(partial, read); err == nil {
-		t.Error("a copy that does not fit")
+		t.Error("makeRoom accepts a copy that does not fit")
 	}
 	free = 1 << 20
 	if err := m.makeRoom(partial, read); err != nil {
@@ -104,7 +104,7 @@ func TestMoveDirectory(t *testing.T) {
 		info, err := os.Stat(path)
 		entries, err2 := os.ReadDir(path)
 		if err := errors.Join(err, err2); err != nil || len(entries) != want || info.Mode().Perm() != 0o751 {
-			t.Errorf("%s: %v, %v, %v", path, info, entries, err)
+			t.Errorf("%s: the directory is %v with the entries %v, %v", path, info, entries, err)
 		}
 	}
 }
@@ -137,6 +137,6 @@ func TestUnlink(t *testing.T) {
 		t.Error("a directory was removed")
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("%v, %v", entries, err)
+		t.Errorf("the remaining entries are %v, %v", entries, err)
 	}
 }

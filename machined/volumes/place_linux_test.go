@@ -7,8 +7,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// TestCheckPlace checks in which partition tables a new partition overlaps or renumbers another
-// partition.
+// TestCheckPlace checks that checkPlace rejects a partition table in which the new partition
+// overlaps another partition or changes the number of another partition.
 func TestCheckPlace(t *testing.T) {
 	at := func(first, last uint64) *gpt.Partition { return &gpt.Partition{FirstLBA: first, LastLBA: last} }
 	a, b, made := at(2048, 4095), at(8192, 9999), at(4096, 8191)
@@ -17,14 +17,14 @@ func TestCheckPlace(t *testing.T) {
 		made          int
 		fails         string
 	}{
-		"an empty table":            {nil, []*gpt.Partition{made}, 0, ""},
-		"behind the last":           {[]*gpt.Partition{a}, []*gpt.Partition{a, made}, 1, ""},
-		"in an unused entry":        {[]*gpt.Partition{a, nil, b}, []*gpt.Partition{a, made, b}, 1, ""},
-		"before an unused entry":    {[]*gpt.Partition{a, nil, nil}, []*gpt.Partition{a, made, nil}, 1, ""},
-		"another gets a new number": {[]*gpt.Partition{a, b}, []*gpt.Partition{a, made, b}, 1, "renumber"},
-		"it contains another":       {[]*gpt.Partition{a, made}, []*gpt.Partition{a, made, at(2048, 9999)}, 2, "partition 1 is not in the order"},
-		"it ends in another":        {[]*gpt.Partition{b}, []*gpt.Partition{at(4096, 8192), b}, 0, "renumber"},
-		"its last sector is taken":  {[]*gpt.Partition{nil, b}, []*gpt.Partition{at(4096, 8192), b}, 0, "partition 2 is not in the order"},
+		"an empty table":                      {nil, []*gpt.Partition{made}, 0, ""},
+		"behind the last partition":           {[]*gpt.Partition{a}, []*gpt.Partition{a, made}, 1, ""},
+		"in an unused entry":                  {[]*gpt.Partition{a, nil, b}, []*gpt.Partition{a, made, b}, 1, ""},
+		"before an unused entry":              {[]*gpt.Partition{a, nil, nil}, []*gpt.Partition{a, made, nil}, 1, ""},
+		"another partition gets a new number": {[]*gpt.Partition{a, b}, []*gpt.Partition{a, made, b}, 1, "renumber"},
+		"the new partition contains another":  {[]*gpt.Partition{a, made}, []*gpt.Partition{a, made, at(2048, 9999)}, 2, "partition 1 is not in the order"},
+		"the new partition ends in another":   {[]*gpt.Partition{b}, []*gpt.Partition{at(4096, 8192), b}, 0, "renumber"},
+		"the last sector belongs to another":  {[]*gpt.Partition{nil, b}, []*gpt.Partition{at(4096, 8192), b}, 0, "partition 2 is not in the order"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := checkPlace(c.before, c.after, c.made)

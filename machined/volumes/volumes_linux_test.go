@@ -102,9 +102,9 @@ func blank(t *testing.T) {
 	}
 }
 
-// TestSwapOnRealDisk uses swap on a blank disk. This must fail while the system's own control group
-// can be swapped. Then the swap grows while it is in use, is switched off when its document is
-// removed, is used again, and is wiped.
+// TestSwapOnRealDisk uses swap on a blank disk. The use must fail while the kernel can swap memory
+// of the system's own control group. Then the swap grows while it is in use, is switched off when
+// its document is removed, is used again, and is wiped.
 func TestSwapOnRealDisk(t *testing.T) {
 	blank(t)
 	tree := cgroup.Tree(cgroup.Mount)

@@ -55,11 +55,13 @@ func disk(path string, size uint64, parts ...Partition) Disk {
 	return d
 }
 
+// boot returns d as the system disk.
 func boot(d Disk) Disk {
 	d.Boot, d.Table = true, "gpt"
 	return d
 }
 
+// holding returns d with a partition table or another content.
 func holding(d Disk, what string) Disk {
 	d.Table = what
 	return d
@@ -474,24 +476,24 @@ func TestWipes(t *testing.T) {
 		volume, disk string
 		mounts       []mount.Mount
 		area         string // path of swap in use
-		// path of the partition or disk, or part of the error; "" for a missing disk
+		// path of the partition or disk, or part of the error; "" if the volume's disk is missing
 		want string
 	}{
-		"a volume":             {volume: "a", want: "/dev/vdb1"},
-		"its disk is missing":  {volume: "gone"},
-		"mounted":              {volume: "a", mounts: at("/dev/vdb1", root("a")), want: "is mounted"},
-		"in a pod":             {volume: "a", mounts: at("/dev/vdb1", "/var/lib/kubelet/x"), want: "in use by a pod"},
-		"swap in use":          {volume: "a", area: "/dev/vdb1", want: "is in use as swap"},
-		"swap without a disk":  {volume: "swap", area: "/dev/vdx1", want: "swap is in use"},
-		"a disk with swap":     {disk: "/dev/vdc", area: "/dev/vdc1", want: "/dev/vdc1 is in use as swap"},
-		"unknown":              {volume: "x", want: "no volume of this name"},
-		"a disk":               {disk: "serial-c", want: "/dev/vdc"},
-		"a disk by path":       {disk: "/dev/vdc", want: "/dev/vdc"},
-		"a disk with a volume": {disk: "/dev/vdb", want: "has volume a"},
-		"the system disk":      {disk: "/dev/vda", want: "is the system disk"},
-		"a mounted disk":       {disk: "/dev/vdc", mounts: at("/dev/vdc1", "/x"), want: "/dev/vdc1 is mounted"},
-		"a mounted whole disk": {disk: "/dev/vdc", mounts: at("/dev/vdc", "/x"), want: "is mounted at /x"},
-		"no disk":              {disk: "serial-x", want: "0 disks have"},
+		"a volume":                        {volume: "a", want: "/dev/vdb1"},
+		"a volume without its disk":       {volume: "gone"},
+		"a mounted volume":                {volume: "a", mounts: at("/dev/vdb1", root("a")), want: "is mounted"},
+		"a volume in a pod":               {volume: "a", mounts: at("/dev/vdb1", "/var/lib/kubelet/x"), want: "in use by a pod"},
+		"swap in use":                     {volume: "a", area: "/dev/vdb1", want: "is in use as swap"},
+		"swap without a disk":             {volume: "swap", area: "/dev/vdx1", want: "swap is in use"},
+		"a disk with swap":                {disk: "/dev/vdc", area: "/dev/vdc1", want: "/dev/vdc1 is in use as swap"},
+		"an unknown volume":               {volume: "x", want: "no volume of this name"},
+		"a disk":                          {disk: "serial-c", want: "/dev/vdc"},
+		"a disk by path":                  {disk: "/dev/vdc", want: "/dev/vdc"},
+		"a disk with a volume":            {disk: "/dev/vdb", want: "has volume a"},
+		"the system disk":                 {disk: "/dev/vda", want: "is the system disk"},
+		"a mounted disk":                  {disk: "/dev/vdc", mounts: at("/dev/vdc1", "/x"), want: "/dev/vdc1 is mounted"},
+		"a mounted whole disk":            {disk: "/dev/vdc", mounts: at("/dev/vdc", "/x"), want: "is mounted at /x"},
+		"a selector that matches no disk": {disk: "serial-x", want: "0 disks have"},
 	} {
 		have := Have{Disks: b, Records: records, Mounts: c.mounts, Areas: []swap.Area{{Path: c.area}}}
 		var got string
@@ -529,16 +531,16 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	if all, err := readRecords(file); err != nil || !slices.Equal(all, want) {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("the records are %+v, %v", all, err)
 	}
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := readRecords(file); err == nil {
-		t.Errorf("unreadable: %v", all)
+		t.Errorf("an unreadable file is read as %v", all)
 	}
 	if err := (SetRecord{Record: want[0], file: file}).Do(t.Context()); err == nil {
-		t.Error("an unreadable record was replaced")
+		t.Error("an unreadable file was replaced")
 	}
 }
 
@@ -576,7 +578,7 @@ func TestHoldSwap(t *testing.T) {
 	// restart.
 	c.publish(want, Have{Areas: []swap.Area{{Path: "/dev/vdb1", Size: 2}}}, Want{}, nil)
 	if c.Swap() != 2 {
-		t.Errorf("in use: %d bytes", c.Swap())
+		t.Errorf("swap in use on a disk that is not examined: %d bytes", c.Swap())
 	}
 }
 
@@ -657,7 +659,7 @@ func TestSlowExamination(t *testing.T) {
 	mine := Config{[]Volume{volume("l", config.UseLogs, 0, "serial-c")}}
 	c.converge(t.Context(), mine)
 	if err := c.Hold(mine); !errors.Is(err, errPreparing) {
-		t.Errorf("%v", err)
+		t.Errorf("before the examination: %v", err)
 	}
 	disks[1].Table = ""
 	c.converge(t.Context(), mine)
@@ -677,10 +679,10 @@ func TestFailure(t *testing.T) {
 	c.converge(t.Context(), Config{[]Volume{volume("s", config.UseStorageClass, 7*gib, "serial-b")}})
 	s, _ := c.state.Get()
 	if len(s.Volumes) != 1 || !strings.Contains(s.Volumes[0].Problem, "cannot format volume s on /dev/vdb as ext4") || !s.retry() {
-		t.Errorf("%+v", s.Volumes)
+		t.Errorf("the volumes are %+v", s.Volumes)
 	}
 	if all, err := readRecords(c.deps.Records); err != nil || all[0].Complete {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("the records after the failure are %+v, %v", all, err)
 	}
 }
 
@@ -741,10 +743,10 @@ func TestReset(t *testing.T) {
 	<-ended
 	after, err := readRecords(c.deps.Records)
 	if err != nil || after[0] != before[0] || after[1].Complete || after[1].Placed || after[1].Discard != before[1].Filesystem || after[1].Filesystem == before[1].Filesystem {
-		t.Errorf("%+v, %v", after, err)
+		t.Errorf("the records after PrepareReset are %+v, %v", after, err)
 	}
 	c.deps.Run = func(context.Context, ...string) ([]byte, error) {
-		t.Error("an operation after the request")
+		t.Error("an operation starts after PrepareReset")
 		return nil, nil
 	}
 	c.converge(t.Context(), mine)
@@ -775,12 +777,12 @@ func TestPartsWipe(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s of %d", f.record.Name, f.partition.Path, len(f.disk.Partitions)))
 	}
 	if want := []string{"e /dev/vdb1 of 2", "i /dev/vdb2 of 1"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("the partitions to wipe are %q, want %q", got, want)
 	}
 	const want = "volume l: logs cannot be wiped: its disk has missed a reset: /dev/vdb (8 GiB); erase it elsewhere\n" +
 		"volume v: volumes cannot be wiped: its disk is missing: /dev/vdb (8 GiB); connect it again; if its data are lost, `orlopctl disk wipe --volume v` gives them up; erase it elsewhere"
 	if err := errors.Join(problems...); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+		t.Errorf("the reported problems are %v, want %s", err, want)
 	}
 	if len(disks[1].Partitions) != 2 {
 		t.Error("planPartsWipe has changed its input")

@@ -9,8 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
-// TestEarlyReset checks a reset before the disks were read for the first time: WipeParts must
-// return an error, because it wipes nothing.
+// TestEarlyReset checks a reset before the disks were read for the first time: if DATA is to be
+// wiped, WipeParts must return an error, because it cannot wipe the parts of DATA.
 func TestEarlyReset(t *testing.T) {
 	c := controller(t, &[]Disk{})
 	if err := writeRecords(c.deps.Records, []Record{record("e", config.UseEtcd, 1, true)}); err != nil {
@@ -24,7 +24,7 @@ func TestEarlyReset(t *testing.T) {
 		t.Errorf("a reset of STATE alone wipes parts of DATA: %v", err)
 	}
 	if err := c.WipeParts([]string{layout.Data, layout.State}, say); err == nil || !strings.Contains(err.Error(), "volume e: etcd cannot be wiped") {
-		t.Errorf("%v", err)
+		t.Errorf("a reset of DATA: %v", err)
 	}
 }
 
@@ -38,7 +38,7 @@ func TestUnknownRecords(t *testing.T) {
 		change(&c.deps)
 		for _, wipe := range []func(context.Context, string) (string, error){c.WipeDisk, c.WipeVolume} {
 			if _, err := wipe(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v, want %q", err, want)
+				t.Errorf("the wipe returns %v, want %q", err, want)
 			}
 		}
 	}

@@ -162,12 +162,12 @@ func TestFailedByATA(t *testing.T) {
 		sense []byte
 		want  bool
 	}{
-		"passed":         {sense(0x72, 0x4f, 0xc2), false},
-		"failed":         {sense(0x72, 0xf4, 0x2c), true},
-		"another form":   {sense(0x70, 0xf4, 0x2c), false},
-		"half an answer": {sense(0x72, 0xf4, 0xc2), false},
-		"short":          {sense(0x72, 0xf4, 0x2c)[:21], false},
-		"none":           {nil, false},
+		"passed":            {sense(0x72, 0x4f, 0xc2), false},
+		"failed":            {sense(0x72, 0xf4, 0x2c), true},
+		"another format":    {sense(0x70, 0xf4, 0x2c), false},
+		"only one register": {sense(0x72, 0xf4, 0xc2), false},
+		"short":             {sense(0x72, 0xf4, 0x2c)[:21], false},
+		"no sense data":     {nil, false},
 	} {
 		if got := failedByATA(c.sense); got != c.want {
 			t.Errorf("%s: %t", name, got)
@@ -189,7 +189,7 @@ func TestNext(t *testing.T) {
 		"growth":            {Record{Errors: 7}, true, 8, Record{8, now}},
 		"growth again":      {Record{7, before}, true, 8, Record{8, now}},
 		"no more growth":    {Record{7, before}, true, 7, Record{7, before}},
-		"healed":            {Record{7, before}, true, 2, Record{2, before}},
+		"fewer errors":      {Record{7, before}, true, 2, Record{2, before}},
 	} {
 		if got := next(c.before, c.known, c.errors, now); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
@@ -298,7 +298,7 @@ func TestAbsentDisk(t *testing.T) {
 	round(targets[1:2])
 	round(disk)
 	if all, _ := m.c.Disks().Get(); len(all) != 1 || !strings.Contains(all[0].Problem, "its errors grew to 6") {
-		t.Errorf("%+v", all)
+		t.Errorf("the disks are %+v", all)
 	}
 	many := map[string]Record{}
 	for i := range 2 * maxRecords {
@@ -326,10 +326,10 @@ func TestDamagedRecord(t *testing.T) {
 		t.Errorf("events %q", m.events)
 	}
 	if text, err := os.ReadFile(m.file); err != nil || string(text) != "{" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("the record file is now %q, %v", text, err)
 	}
 	if all, _ := m.c.Disks().Get(); len(all) != 1 {
-		t.Errorf("%+v", all)
+		t.Errorf("the disks are %+v", all)
 	}
 }
 

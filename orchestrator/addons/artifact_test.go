@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestArtifact checks that the files of an artifact count as manifests of the document. While it
-// cannot be read, nothing is applied or deleted.
+// TestArtifact checks that the files of an artifact count as manifests of the document. While the
+// artifact cannot be read, the add-on applies and deletes nothing.
 func TestArtifact(t *testing.T) {
 	shelf := artifacttest.Source{}
 	const text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"
@@ -27,9 +27,9 @@ func TestArtifact(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %q", what, w, err, want)
 		}
 	}
-	refused("one that nobody has brought into the directory", "web@sha256:"+sum+": open ")
-	a.Artifact.Missing = "nobody has brought it"
-	refused("one that is missing", "artifact: nobody has brought it")
+	refused("an artifact that is not in the store", "web@sha256:"+sum+": open ")
+	a.Artifact.Missing = "it was not fetched"
+	refused("an artifact that machined reports as missing", "artifact: it was not fetched")
 	a.Artifact.Missing = ""
 	for _, s := range []string{sum, wrong} {
 		if err := m.artifacts.Fetch(t.Context(), s, shelf); err != nil {
@@ -42,7 +42,7 @@ func TestArtifact(t *testing.T) {
 	}
 	w := Read(a, files, known)
 	if len(w.Objects) != 2 || len(w.Refused) > 0 || w.Objects[1].String() != "ConfigMap web/b" {
-		t.Errorf("%+v", w)
+		t.Errorf("the manifests of the artifact are read as %+v", w)
 	}
 	inline := nodespec.Addon{Name: "web", Namespace: "web", Manifests: []string{text}}
 	if here, there := Read(inline, nil, known), Read(nodespec.Addon{Name: "web", Namespace: "web"}, files[:1], known); here.Digest != there.Digest {
@@ -51,7 +51,7 @@ func TestArtifact(t *testing.T) {
 	twice := a
 	twice.Manifests = []string{text}
 	if w := Read(twice, files, known); len(w.Refused) != 1 || w.Refused[0] != "ConfigMap web/a: occurs twice" {
-		t.Errorf("in both: %q", w.Refused)
+		t.Errorf("the same object in the document and in the artifact: %q", w.Refused)
 	}
 	other := a
 	other.Artifact.SHA256 = wrong
@@ -59,7 +59,7 @@ func TestArtifact(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w := Read(other, files, known); len(w.Refused) != 1 || !strings.HasPrefix(w.Refused[0], "artifact: layer 1: ") {
-		t.Errorf("one that holds no object: %q", w.Refused)
+		t.Errorf("an artifact with a file that is no object: %q", w.Refused)
 	}
 	file := filepath.Join(m.artifacts.Dir, sum)
 	if err := os.Chmod(file, 0o600); err != nil {
@@ -68,5 +68,5 @@ func TestArtifact(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused("a damaged one", "is damaged")
+	refused("a damaged artifact", "is damaged")
 }

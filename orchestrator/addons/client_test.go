@@ -32,7 +32,7 @@ func (s *oneKind) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, v := range s.versions {
 		versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: "example.org/" + v, Version: v})
 	}
-	// apis, group, version, namespaces, namespace, resource, name
+	// the parts of the path: apis, group, version, namespaces, namespace, resource, name
 	part := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch {
 	case r.URL.Path == "/api":
@@ -61,20 +61,20 @@ func (s *oneKind) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestVersionNotServed checks that an object of a version that is no longer served still exists and
-// can be deleted. It counts as gone only if its kind is gone.
+// can be deleted. The object counts as deleted only if no version of its kind is served.
 func TestVersionNotServed(t *testing.T) {
 	for name, test := range map[string]struct {
-		before, after []string // versions that are served at the first discovery, and then
+		before, after []string // versions that are served at the first discovery, and after it
 		there         map[string]bool
 		found         bool
 	}{
-		"the version is served":                   {[]string{"v1beta1"}, []string{"v1beta1"}, map[string]bool{"w": true}, true},
-		"the version is served, nothing is there": {[]string{"v1beta1"}, []string{"v1beta1"}, nil, false},
-		"another version is":                      {[]string{"v1"}, []string{"v1"}, map[string]bool{"w": true}, true},
-		"another version is, nothing is there":    {[]string{"v1"}, []string{"v1"}, nil, false},
-		"another version is, since a moment":      {[]string{"v1beta1"}, []string{"v1"}, map[string]bool{"w": true}, true},
-		"the kind is gone":                        {[]string{"v1beta1"}, nil, map[string]bool{"w": true}, false},
-		"the kind was never there":                {nil, nil, map[string]bool{"w": true}, false},
+		"the version is served":                         {[]string{"v1beta1"}, []string{"v1beta1"}, map[string]bool{"w": true}, true},
+		"the version is served, no object":              {[]string{"v1beta1"}, []string{"v1beta1"}, nil, false},
+		"another version is served":                     {[]string{"v1"}, []string{"v1"}, map[string]bool{"w": true}, true},
+		"another version is served, no object":          {[]string{"v1"}, []string{"v1"}, nil, false},
+		"another version is served after the discovery": {[]string{"v1beta1"}, []string{"v1"}, map[string]bool{"w": true}, true},
+		"the kind is no longer served":                  {[]string{"v1beta1"}, nil, map[string]bool{"w": true}, false},
+		"the kind was never served":                     {nil, nil, map[string]bool{"w": true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := &oneKind{versions: test.before, there: maps.Clone(test.there)}
@@ -101,13 +101,13 @@ func TestVersionNotServed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if test.found && api.there["w"] {
-				t.Error("it is not deleted")
+				t.Error("the object is not deleted")
 			}
 			if !test.found && len(test.there) > 0 && !api.there["w"] {
-				t.Error("deleted, though nobody serves it")
+				t.Error("the object is deleted although its kind is not served")
 			}
 			if api.asked > 4 {
-				t.Errorf("asked %d times for what is known", api.asked)
+				t.Errorf("%d discovery requests, want at most 4", api.asked)
 			}
 		})
 	}

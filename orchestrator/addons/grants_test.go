@@ -22,7 +22,8 @@ func TestGrant(t *testing.T) {
 	ctx, client := context.Background(), clientfake.NewClientset()
 	first := rbacFor(append(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}}), ownGrant()))
 	second := rbacFor(append(Removing("b", []Item{{Version: "v1", Kind: "Pod", Resource: "pods", Namespace: "x", Name: "p"}}), ownGrant()))
-	// The right to delete a pod has a role; an identity that loses rights has not been given any.
+	// applyRBAC is called twice for each of the three states. news[i] is the number of new grants
+	// that it must report for state i: some at the first call, and none at the second call.
 	for i, want := range []rbacObjects{first, second, rbacFor(nil)} {
 		for _, news := range [][]int{{2, 1, 0}, {0, 0, 0}} {
 			given, failed, err := applyRBAC(ctx, client, want)
@@ -36,8 +37,8 @@ func TestGrant(t *testing.T) {
 	}
 }
 
-// TestGrantRefused checks that a rejected grant does not count as given, and that the others are
-// given.
+// TestGrantRefused checks that a rejected grant does not count as given, and that the other grants
+// are given.
 func TestGrantRefused(t *testing.T) {
 	client := clientfake.NewClientset()
 	client.PrependReactor("create", "roles", func(a clienttesting.Action) (bool, runtime.Object, error) {

@@ -11,8 +11,8 @@ import (
 	clientfake "k8s.io/client-go/kubernetes/fake"
 )
 
-// TestIgnoredFields checks that fields which an autoscaler sets, and fields which the manifest
-// ignores, are not reverted.
+// TestIgnoredFields checks that an apply does not revert fields that an autoscaler sets, and fields
+// that the annotation of the manifest names.
 func TestIgnoredFields(t *testing.T) {
 	owned := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: subresource, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
@@ -21,14 +21,14 @@ func TestIgnoredFields(t *testing.T) {
 	const scaled = "an autoscaler scales it"
 	for _, c := range []struct {
 		name  string
-		leave string
+		leave string // the annotation; or scaled, if an autoscaler exists
 		owner *metav1.ManagedFieldsEntry
 		want  string
 	}{
 		{"an autoscaler that was deleted", "", new(owned("kube-controller-manager", "scale", replicas)), "replicas 1, image a, ca ours"},
 		{"an autoscaler of this program that was deleted", "", new(owned(ownManager(), "scale", replicas)), "replicas 1, image a, ca ours"},
 		{"another program without an autoscaler", "", new(owned("scaler", "scale", replicas)), "replicas <nil>, image a, ca ours, note Deployment web: spec.replicas is left to scaler, which has set it; kubectl scale, to another number, returns it to the manifest"},
-		{"nobody", "", nil, "replicas 1, image a, ca ours"},
+		{"no other manager", "", nil, "replicas 1, image a, ca ours"},
 		{"an autoscaler", scaled, new(owned("kube-controller-manager", "scale", replicas)), "replicas <nil>, image a, ca ours"},
 		{"another autoscaler", scaled, new(owned("keda-operator", "scale", replicas)), "replicas <nil>, image a, ca ours"},
 		{"a custom resource's autoscaler", scaled, new(owned("scaler", "scale", `{"f:spec":{"f:ca":{}}}`)), "replicas 1, image a, ca <nil>"},
@@ -36,10 +36,10 @@ func TestIgnoredFields(t *testing.T) {
 		{"kubectl edit", "", new(owned("kubectl-edit", "", replicas)), "replicas 1, image a, ca ours"},
 		{"a controller that sets its status", "", new(owned("kube-controller-manager", "status", `{"f:status":{"f:replicas":{}}}`)), "replicas 1, image a, ca ours"},
 		{"fields that cannot be read", "", new(owned("keda-operator", "scale", `[]`)), "replicas 1, image a, ca ours"},
-		{"left", "spec.replicas, spec.ca", nil, "replicas 3, image a, ca theirs"},
-		{"left, and not there", "spec.image", nil, "replicas 1, image <nil>, ca ours"},
-		{"left, and no field", "spec.none.deeper, spec.ca.deeper,, .", nil, "replicas 1, image a, ca ours"},
-		{"what it is known by", "metadata.name, kind, metadata, apiVersion, metadata.labels", nil, "replicas 1, image a, ca ours"},
+		{"fields that the annotation names", "spec.replicas, spec.ca", nil, "replicas 3, image a, ca theirs"},
+		{"a field that the existing object lacks", "spec.image", nil, "replicas 1, image <nil>, ca ours"},
+		{"names that are no fields", "spec.none.deeper, spec.ca.deeper,, .", nil, "replicas 1, image a, ca ours"},
+		{"fields that identify the object", "metadata.name, kind, metadata, apiVersion, metadata.labels", nil, "replicas 1, image a, ca ours"},
 	} {
 		body := parsed(t, "{kind: Deployment, apiVersion: apps/v1, metadata: {name: web, labels: {orlop.dev/addon: web}}, spec: {replicas: 1, image: a, ca: ours}}")
 		if c.leave != "" && c.leave != scaled {
@@ -64,10 +64,10 @@ func TestIgnoredFields(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.name, said, c.want)
 		}
 		if got.GetName() != "web" || got.GetKind() != "Deployment" || got.GetLabels()[Label] != "web" || fmt.Sprint(body.Object) != before {
-			t.Errorf("%s: it is %v", c.name, got.Object)
+			t.Errorf("%s: a field that identifies the object, or the manifest, was changed: %v", c.name, got.Object)
 		}
 		if first := withoutIgnored(body, nil, nil); first != body {
-			t.Errorf("%s: when it is made, it is %v", c.name, first.Object)
+			t.Errorf("%s: a new object differs from the manifest: %v", c.name, first.Object)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestAutoscalerExists(t *testing.T) {
 		{Group: "apps", Kind: "Deployment", Name: "web"}:                     false,
 	} {
 		if got, err := m.autoscalerExists(t.Context(), item); err != nil || got != want {
-			t.Errorf("%+v: %t, %v", item, got, err)
+			t.Errorf("%+v: an autoscaler exists: %t, %v", item, got, err)
 		}
 	}
 	s := newSite(t)
@@ -101,22 +101,22 @@ func TestAutoscalerExists(t *testing.T) {
 	}
 	live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: upstreamManager, Subresource: "scale", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:replicas":{}}}`)}}})
 	s.now = s.now.Add(reapplyInterval)
-	s.expect("the autoscaler has the field", "apply Deployment web/web", 0, 0)
+	s.expect("the autoscaler owns the number of replicas", "apply Deployment web/web", 0, 0)
 	if got := replicas(); got != nil {
-		t.Errorf("applied is %v", got)
+		t.Errorf("the applied number of replicas is %v", got)
 	}
 	if err := client.AutoscalingV2().HorizontalPodAutoscalers("web").Delete(t.Context(), "any", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.objects[key{"apps", "Deployment", "web", "web"}].SetManagedFields(live.GetManagedFields())
 	s.now = s.now.Add(reapplyInterval)
-	s.expect("it is deleted", "apply Deployment web/web", 0, 0)
+	s.expect("the autoscaler is deleted", "apply Deployment web/web", 0, 0)
 	if got := replicas(); got != int64(1) {
-		t.Errorf("applied is %v", got)
+		t.Errorf("the applied number of replicas is %v", got)
 	}
 	s.scaled = func(context.Context, Item) (bool, error) { return false, errors.New("unknown") }
 	s.objects[key{"apps", "Deployment", "web", "web"}].SetManagedFields(live.GetManagedFields())
 	if _, err := s.autoscaledFields(t.Context(), Object{}, live); err == nil {
-		t.Error("an error of the list is lost")
+		t.Error("the error of the search for autoscalers is lost")
 	}
 }

@@ -24,9 +24,9 @@ func TestTwice(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	// the same names in several mappings
+	// The same name may occur in several mappings.
 	if all, err := parse(first + "kind: ConfigMap\napiVersion: v1\nmetadata: {name: two, labels: {a: b}}\ndata: {a: b}\n"); err != nil || len(all) != 2 {
-		t.Errorf("%v, %v", all, err)
+		t.Errorf("the same name in several mappings: %v, %v", all, err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
+// TestRead checks which objects of manifests Read refuses, and which notes it adds.
 func TestRead(t *testing.T) {
 	a := nodespec.Addon{Name: "web", Namespace: "web", Namespaces: []string{"web", "jobs"}, Manifests: []string{chart, `
 apiVersion: v1
@@ -53,12 +54,12 @@ data: {count: 1}
 		if o.Body.GetLabels()[Label] != "web" || o.Body.GetNamespace() != o.Namespace {
 			t.Errorf("%s: labels %v, namespace %q", o, o.Body.GetLabels(), o.Body.GetNamespace())
 		}
-		if o.Name == "a" && o.Body.GetLabels()["x"] != "y" && o.Kind != "ConfigMap" {
+		if o.Name == "a" && o.Body.GetLabels()["x"] != "y" {
 			t.Errorf("%s has lost its label", o)
 		}
 		if o.Kind == "Secret" {
 			if n, _, err := unstructured.NestedInt64(o.Body.Object, "data", "count"); n != 1 || err != nil {
-				t.Errorf("a whole number has become something else: %v", o.Body.Object["data"])
+				t.Errorf("an integer was changed into another type: %v", o.Body.Object["data"])
 			}
 		}
 	}
@@ -77,6 +78,7 @@ data: {count: 1}
 	}
 }
 
+// TestJudge checks the health of objects of each kind, and the text that explains it.
 func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name, object string
@@ -84,30 +86,30 @@ func TestJudge(t *testing.T) {
 		why          string
 	}{
 		{"a new Deployment", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}}", Waiting, "0 of 1 pods are updated and available"},
-		{"not seen", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 2}, status: {observedGeneration: 1}}", Waiting, "its change has not been seen yet"},
-		{"old pods are there", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}, spec: {replicas: 2}, status: {observedGeneration: 1, replicas: 3, updatedReplicas: 2, availableReplicas: 2}}",
+		{"a change that the controller has not seen", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 2}, status: {observedGeneration: 1}}", Waiting, "its change has not been seen yet"},
+		{"old pods still exist", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}, spec: {replicas: 2}, status: {observedGeneration: 1, replicas: 3, updatedReplicas: 2, availableReplicas: 2}}",
 			Waiting, "2 of 2 pods are updated and available"},
 		{"a Deployment", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}, spec: {replicas: 2}, status: {observedGeneration: 1, replicas: 2, updatedReplicas: 2, availableReplicas: 2}}", Healthy, ""},
-		{"none wanted", "{kind: Deployment, apiVersion: apps/v1, spec: {replicas: 0}, status: {observedGeneration: 1}}", Healthy, ""},
+		{"no replica wanted", "{kind: Deployment, apiVersion: apps/v1, spec: {replicas: 0}, status: {observedGeneration: 1}}", Healthy, ""},
 		{"no progress", "{kind: Deployment, apiVersion: apps/v1, status: {observedGeneration: 1, conditions: [{type: Progressing, status: 'False', reason: ProgressDeadlineExceeded, message: timed out}]}}",
 			Degraded, "makes no progress: timed out"},
 		{"a StatefulSet", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 3}}", Healthy, ""},
-		{"in part", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3, updateStrategy: {rollingUpdate: {partition: 2}}}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Healthy, ""},
-		{"not updated", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Waiting, "3 of 3 pods are ready, 1 updated"},
-		{"by hand", "{kind: StatefulSet, apiVersion: apps/v1, spec: {updateStrategy: {type: OnDelete}}, status: {observedGeneration: 1, readyReplicas: 1}}", Healthy, ""},
+		{"a partitioned rollout of a StatefulSet", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3, updateStrategy: {rollingUpdate: {partition: 2}}}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Healthy, ""},
+		{"a StatefulSet that is not updated", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Waiting, "3 of 3 pods are ready, 1 updated"},
+		{"a StatefulSet that a user updates", "{kind: StatefulSet, apiVersion: apps/v1, spec: {updateStrategy: {type: OnDelete}}, status: {observedGeneration: 1, readyReplicas: 1}}", Healthy, ""},
 		{"a DaemonSet", "{kind: DaemonSet, apiVersion: apps/v1, status: {observedGeneration: 1, desiredNumberScheduled: 2, updatedNumberScheduled: 2, numberAvailable: 1}}", Waiting, "1 of 2 pods are updated and available"},
-		{"without nodes", "{kind: DaemonSet, apiVersion: apps/v1, status: {observedGeneration: 1, desiredNumberScheduled: 0}}", Healthy, ""},
+		{"a DaemonSet without nodes", "{kind: DaemonSet, apiVersion: apps/v1, status: {observedGeneration: 1, desiredNumberScheduled: 0}}", Healthy, ""},
 		{"a Job", "{kind: Job, apiVersion: batch/v1}", Waiting, "is running"},
 		{"a Job that is done", "{kind: Job, apiVersion: batch/v1, status: {conditions: [{type: Complete, status: 'True'}]}}", Healthy, ""},
 		{"a Job that failed", "{kind: Job, apiVersion: batch/v1, status: {conditions: [{type: Failed, status: 'True', message: too often}]}}", Degraded, "has failed: too often"},
 		{"a CRD", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1}", Waiting, "is not established yet"},
-		{"a CRD of taken names", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1, status: {conditions: [{type: NamesAccepted, status: 'False'}]}}", Degraded, "its names are taken"},
+		{"a CRD whose names are taken", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1, status: {conditions: [{type: NamesAccepted, status: 'False'}]}}", Degraded, "its names are taken"},
 		{"an APIService", "{kind: APIService, apiVersion: apiregistration.k8s.io/v1, status: {conditions: [{type: Available, status: 'False', message: no endpoints}]}}", Waiting, "does not answer yet: no endpoints"},
 		{"a claim", "{kind: PersistentVolumeClaim, apiVersion: v1, status: {phase: Pending}}", Waiting, "has no volume yet"},
 		{"a lost claim", "{kind: PersistentVolumeClaim, apiVersion: v1, status: {phase: Lost}}", Degraded, "has lost its volume"},
 		{"a Service", "{kind: Service, apiVersion: v1, spec: {type: ClusterIP}}", Healthy, ""},
-		{"without an address", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}}", Waiting, "has no address yet"},
-		{"with one", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}}", Healthy, ""},
+		{"a load balancer without an address", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}}", Waiting, "has no address yet"},
+		{"a load balancer with an address", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}}", Healthy, ""},
 		{"a Pod", "{kind: Pod, apiVersion: v1, status: {phase: Running, conditions: [{type: Ready, status: 'False'}]}}", Waiting, "is not ready yet"},
 		{"a Pod that is done", "{kind: Pod, apiVersion: v1, status: {phase: Succeeded}}", Healthy, ""},
 		{"a Pod without a node", "{kind: Pod, apiVersion: v1, status: {phase: Pending, conditions: [{type: PodScheduled, status: 'False', message: 0/3 nodes are available}]}}", Waiting, "is not scheduled yet: 0/3 nodes are available"},
@@ -121,8 +123,8 @@ func TestJudge(t *testing.T) {
 		{"a stalled resource", "{kind: Site, apiVersion: example.com/v1, status: {conditions: [{type: Ready, status: 'True'}, {type: Stalled, status: 'True', message: no access}]}}", Degraded, "is stalled: no access"},
 		{"a resource in progress", "{kind: Site, apiVersion: example.com/v1, status: {conditions: [{type: Ready, status: 'True'}, {type: Reconciling, status: 'True'}]}}", Waiting, "is not ready yet"},
 		{"a custom resource", "{kind: Site, apiVersion: example.com/v1, status: {conditions: [{type: Ready, status: 'False', message: no disk}]}}", Waiting, "is not ready yet: no disk"},
-		{"one that says nothing", "{kind: Site, apiVersion: example.com/v1}", Healthy, ""},
-		{"a ConfigMap that goes", "{kind: ConfigMap, apiVersion: v1, metadata: {deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [a/b]}}", Waiting, "is being deleted, and waits for a/b"},
+		{"a custom resource without a status", "{kind: Site, apiVersion: example.com/v1}", Healthy, ""},
+		{"a ConfigMap that is being deleted", "{kind: ConfigMap, apiVersion: v1, metadata: {deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [a/b]}}", Waiting, "is being deleted, and waits for a/b"},
 	} {
 		content, err := yaml.YAMLToJSON([]byte(c.object))
 		if err != nil {
@@ -156,7 +158,7 @@ func TestRights(t *testing.T) {
 		t.Errorf("the whole cluster: %v", g)
 	}
 	if got := describeRights(a); !slices.Equal(got, []string{"everything (cluster-admin)", "the role admin in the whole cluster", "get, create, patch deployments (apps) in the whole cluster"}) {
-		t.Errorf("in words: %q", got)
+		t.Errorf("the description of the rights: %q", got)
 	}
 
 	removing := Removing("web", []Item{
@@ -168,17 +170,18 @@ func TestRights(t *testing.T) {
 	at := [2]string{"a", "orlop:addon:web.remover"}
 	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"x", "y"}, Verbs: []string{"get", "delete"}}}
 	if !compare(rbacObjects{roles: map[[2]string][]rbacv1.PolicyRule{at: want}}, rbacObjects{roles: map[[2]string][]rbacv1.PolicyRule{at: g.roles[at]}}).empty() {
-		t.Errorf("removing %v", g.roles[at])
+		t.Errorf("the rights for removing objects: %v", g.roles[at])
 	}
 	if r := g.roles[[2]string{"", "orlop:addon:web.remover"}]; len(r) != 2 || r[1].Resources[0] != "sites" || r[1].APIGroups[0] != "web.example.com" || r[1].Verbs[0] != "list" {
-		t.Errorf("removing a definition: %v", r)
+		t.Errorf("the rights for removing a definition: %v", r)
 	}
 }
 
-// TestNamespace checks that the configuration rejects objects in the namespace of this package.
+// TestNamespace checks that pkg/config has the name of this package's namespace. The configuration
+// rejects objects in that namespace.
 func TestNamespace(t *testing.T) {
 	if Namespace != config.AddonNamespace {
-		t.Errorf("%s is not %s", Namespace, config.AddonNamespace)
+		t.Errorf("the namespace is %s here, and %s in pkg/config", Namespace, config.AddonNamespace)
 	}
 }
 
@@ -186,43 +189,44 @@ func TestCompare(t *testing.T) {
 	have, want := rbacFor(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}})), rbacFor(Removing("b", []Item{{Resource: "pods", Name: "x"}}))
 	d := compare(have, want)
 	if len(d.unbind) != 1 || len(d.drop) != 0 || len(d.add) != 1 || len(d.bind) != 1 || len(d.change)+len(d.resubject) != 0 {
-		t.Errorf("%+v", d)
+		t.Errorf("between different sets, the difference is %+v", d)
 	}
 	if !compare(want, want).empty() {
-		t.Error("nothing has changed")
+		t.Error("compare finds a difference between equal sets")
 	}
 	changed := rbacFor(Removing("b", []Item{{Resource: "pods", Name: "y"}}))
 	if d := compare(want, changed); len(d.change) != 1 || len(d.unbind)+len(d.bind) != 0 {
-		t.Errorf("%+v", d)
+		t.Errorf("after a change of a role, the difference is %+v", d)
 	}
 }
 
-// TestRecord checks that a written record can be read again, and that the phase has its start.
+// TestRecord checks that a written record can be read again, and that the state retains the start
+// of its phase.
 func TestRecord(t *testing.T) {
 	at := time.Unix(1e9, 0).UTC()
 	r := Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"}}, Node: "n", Finished: "d", Orphaned: []OrphanedObject{{"Namespace a", "its data would be lost"}}}
 	task := task{name: "web", addon: &nodespec.Addon{Rights: nodespec.AddonRights{ClusterAdmin: true}}}
 	s := task.nextState(outcome{objects: 2, healthy: 1, waits: []string{"Job a/b: is running"}}, r, State{Phase: Applying, Since: at}, at.Add(time.Hour))
 	if s.Phase != Applying || !s.Since.Equal(at) || s.Line() != "Applying, 1 of 2 objects healthy: Job a/b: is running" {
-		t.Errorf("%+v %s", s, s.Line())
+		t.Errorf("the state is %+v, %s", s, s.Line())
 	}
 	m, err := encode("web", r, s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.Data["notes"] != "Namespace a: stays, because its data would be lost" || m.Data["rights"] != "everything (cluster-admin)" || m.Data["objects"] != "1 of 2 healthy" {
-		t.Errorf("%q", m.Data)
+		t.Errorf("the ConfigMap has the data %q", m.Data)
 	}
 	again, state, err := decode(m)
 	if err != nil || len(again.Inventory) != 1 || again.Inventory[0] != r.Inventory[0] || again.Finished != "d" || state.Phase != Applying || !state.Since.Equal(at) {
-		t.Errorf("%v %+v %+v", err, again, state)
+		t.Errorf("decode: %v, record %+v, state %+v", err, again, state)
 	}
 	if s := task.nextState(outcome{problems: []string{strings.Repeat("x ", 300), "2", "3", "4", "5", "6"}}, r, s, at.Add(time.Hour)); s.Phase != Failed || len(s.Problems) != 6 || s.Since.Equal(at) {
-		t.Errorf("%+v", s)
+		t.Errorf("the state with problems is %+v", s)
 	}
 	task.addon = nil
 	if s := task.nextState(outcome{}, r, s, at); s.Phase != Pruning || s.Objects != 1 || s.Rights[0] != "everything (cluster-admin)" {
-		t.Errorf("%+v", s)
+		t.Errorf("the state without a document is %+v", s)
 	}
 	m.Data[fieldRecord] = "{"
 	if _, _, err := decode(m); err == nil || !strings.Contains(err.Error(), "ConfigMap orlop-addons/web") {
@@ -230,8 +234,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestLeaving checks that no object counts as unwanted while a kind is unknown, and that hooks run
-// again all the same.
+// TestLeaving checks that no object counts as unwanted while a kind is unknown. A hook is deleted
+// nevertheless, so it runs again.
 func TestLeaving(t *testing.T) {
 	own := Object{Item: Item{"batch", "v1", "Job", "jobs", "web", "hook"}, Hook: hook{events: []string{"pre-install"}}}
 	old := Item{"", "v1", "ConfigMap", "configmaps", "web", "old"}
@@ -246,7 +250,7 @@ func TestLeaving(t *testing.T) {
 			want = want[1:]
 		}
 		if !slices.Equal(names, want) {
-			t.Errorf("unknown %q: %q leave, want %q", unknown, names, want)
+			t.Errorf("unknown %q: toDelete returns %q, want %q", unknown, names, want)
 		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedRecord checks the record of an add-on.
+// TestReleasedRecord checks that this version reads the record of an add-on that a released version
+// has written, and writes it in the same format.
 func TestReleasedRecord(t *testing.T) {
 	var m corev1.ConfigMap
 	if err := json.Unmarshal(releasedtest.Read(t, "record.json"), &m); err != nil {
@@ -23,9 +24,9 @@ func TestReleasedRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.Inventory) != 2 || len(r.Orphaned) != 1 || r.RolledBack.Node != "m2" || r.Trial.Minutes != 7 {
-		t.Errorf("%+v", r)
+		t.Errorf("the record is %+v", r)
 	}
-	// These are for users, and are not read.
+	// decode does not read these fields: they are for users.
 	s.Objects, s.Healthy, s.Problems, s.Notes = 2, 1, []string{m.Data[fieldProblems]}, []string{m.Data[fieldNotes]}
 	again, err := encode(m.Name, r, s)
 	if err != nil {
@@ -44,8 +45,9 @@ func compareObject(t *testing.T, name string, object any) {
 	releasedtest.CompareFile(t, name, append(text, '\n'))
 }
 
-// TestReleasedManifests checks the stored manifests. The compression may differ between versions of
-// Go, so the uncompressed texts are compared.
+// TestReleasedManifests checks that this version reads and writes the stored manifests of a
+// released version. The compression may differ between versions of Go, so the test compares the
+// uncompressed texts.
 func TestReleasedManifests(t *testing.T) {
 	var s corev1.Secret
 	if err := json.Unmarshal(releasedtest.Read(t, "before.json"), &s); err != nil {

@@ -27,7 +27,7 @@ func (r *row) setManifests(name string, manifests ...string) {
 	r.m.wanted[name] = Read(r.m.all[i], nil, known)
 }
 
-// runFor makes rounds, one every maxBackoff, for some time.
+// runFor makes rounds, one every maxBackoff, for the time d.
 func (r *row) runFor(d time.Duration) {
 	r.Helper()
 	for end := r.now.Add(d); r.now.Before(end); {
@@ -38,6 +38,7 @@ func (r *row) runFor(d time.Duration) {
 	}
 }
 
+// has reports whether the add-on name has applied an object with the given text in its annotation.
 func (r *row) has(name string, kind, object, text string) bool {
 	o := r.fakes[name].objects[key{"", kind, "default", object}]
 	return o != nil && o.GetAnnotations()["text"] == text
@@ -79,7 +80,7 @@ func TestRollback(t *testing.T) {
 	if !r.has("a", "ConfigMap", "c", "two") || !r.has("a", "Pod", "never", "") {
 		t.Fatalf("rolled back before the time limit, or not applied: %s", r.m.detail())
 	}
-	r.now = r.now.Add(time.Hour) // no pass was made
+	r.now = r.now.Add(time.Hour) // no pass takes place in this hour
 	r.runFor(maxBackoff)
 	if !r.has("a", "Pod", "never", "") {
 		t.Fatal("the time without a pass counted toward the limit")
@@ -145,8 +146,8 @@ func TestRollback(t *testing.T) {
 }
 
 // TestNoPreviousManifests checks that without stored manifests the healthy objects stay, the reason
-// is reported, and no other add-on is affected. Other terms of the document start another trial of
-// the same manifests.
+// is reported, and no other add-on is affected. A change of the rights in the document starts
+// another trial of the same manifests.
 func TestNoPreviousManifests(t *testing.T) {
 	r := newRow(t, "a", "b")
 	r.m.kinds = newKinds(r.client)
@@ -204,7 +205,7 @@ func TestFailedHookRunsAgain(t *testing.T) {
 	s := newSite(t)
 	s.canRollBack = true
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}"}
-	s.expect("the first", "apply ConfigMap web/c", 0, 0)
+	s.expect("the first manifests", "apply ConfigMap web/c", 0, 0)
 	s.addon.Manifests[0] += "\n---\n{apiVersion: batch/v1, kind: Job, metadata: {name: migrate, annotations: {helm.sh/hook: pre-upgrade}}}"
 	s.asleep["Job web/migrate"] = true
 	s.expect("the hook", "apply Job web/migrate", 0, 1)
@@ -236,17 +237,17 @@ func TestStoredManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := unpack(s); err != nil || got.Digest != "d" || got.Namespace != "n" || !slices.Equal(got.Manifests, want.Manifests) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("the unpacked manifests are %+v, %v", got, err)
 	}
 	s.Data[storedField] = s.Data[storedField][:20]
 	if _, err := unpack(s); err == nil || err.Error() != "Secret orlop-addons/a: cannot read before.json.gz" {
-		t.Errorf("cut off: %v", err)
+		t.Errorf("truncated manifests: %v", err)
 	}
 	noise := make([]byte, 2<<20)
 	_, _ = rand.Read(noise) // never fails
 	want.Manifests = []string{hex.EncodeToString(noise)}
 	if _, err := want.secret("a"); !errors.Is(err, errLarge) {
-		t.Errorf("too large: %v", err)
+		t.Errorf("manifests that are too large: %v", err)
 	}
 }
 
@@ -263,7 +264,7 @@ func TestJudgeTrial(t *testing.T) {
 		healthy, over bool
 	}{
 		{"healthy", "new", Wanted{Digest: "new"}, outcome{}, time.Minute, true, false},
-		{"was healthy once", "new", Wanted{Digest: "new"}, waits, time.Minute, false, false},
+		{"no longer healthy after it was healthy", "new", Wanted{Digest: "new"}, waits, time.Minute, false, false},
 		{"the first manifests", "", Wanted{Digest: "new"}, waits, time.Minute, false, false},
 		{"manifests that are rejected as a whole", "old", Wanted{Digest: "new", Refused: []string{"r"}}, waits, time.Minute, false, false},
 		{"no time limit", "old", Wanted{Digest: "new"}, waits, 0, false, false},

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ended sets the condition of a Job.
+// ended sets the condition that a Job has after its end.
 func ended(o *unstructured.Unstructured, condition string) {
 	conditions := []any{map[string]any{"type": condition, "status": "True", "message": "too often"}}
 	// never fails for this object
@@ -54,14 +54,14 @@ func TestOnce(t *testing.T) {
 	s.asleep["Job web/migrate"] = true
 	s.expect("another text runs", "apply Job web/migrate", 0, 1)
 	ended(s.objects[at("migrate")], "Failed")
-	s.expect("it fails", "", 1, 0)
+	s.expect("the Job fails", "", 1, 0)
 	delete(s.objects, at("migrate"))
 	if done, out := s.run(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is deleted and not created again") {
 		t.Errorf("a failed Job after its deletion: %q, %q", done, out.problems)
 	}
 
 	s.addon.Manifests = []string{lasting}
-	s.expect("no longer wanted", "", 0, 0)
+	s.expect("the Job is no longer wanted", "", 0, 0)
 	if len(s.record.Ran) != 0 {
 		t.Errorf("the record contains %+v", s.record.Ran)
 	}
@@ -86,8 +86,8 @@ func TestHookOnce(t *testing.T) {
 	s.expect("the hook runs again for other manifests", "apply Job web/before", 0, 1)
 }
 
-// TestApplyOnce checks that an object with the annotation is applied once for each text, and left
-// alone.
+// TestApplyOnce checks that an object with the annotation is applied once for each text, and
+// neither changed nor created again after that.
 func TestApplyOnce(t *testing.T) {
 	s := newSite(t)
 	seed := func(text string) string {
@@ -103,8 +103,8 @@ func TestApplyOnce(t *testing.T) {
 	s.expect("another text is applied", "apply ConfigMap web/seed", 0, 0)
 }
 
-// TestPodOnce checks that an ended pod is not created again, and a pod that was deleted before its
-// end is.
+// TestPodOnce checks that a pod that has ended is not created again after its deletion, and that a
+// pod that was deleted before its end is created again.
 func TestPodOnce(t *testing.T) {
 	s := newSite(t)
 	at := key{"", "Pod", "web", "task"}
@@ -119,14 +119,14 @@ func TestPodOnce(t *testing.T) {
 	s.expect("the deleted Pod that has ended is not created again", "", 0, 0)
 }
 
-// TestEnds checks the objects that Kubernetes deletes by itself: when one is gone, it is not
-// created again, and the add-on is healthy only if the work of the object was done.
+// TestEnds checks the objects that Kubernetes deletes after their end. Such an object is not
+// created again, and the add-on is healthy only if the object has done its work.
 func TestEnds(t *testing.T) {
 	const never, ever = "spec: {restartPolicy: Never}", "spec: {restartPolicy: Always}"
 	for _, c := range []struct {
 		name, version, kind, spec, status string
-		problem                           string // while it exists
-		gone                              string // the problem when it is gone, or "again"
+		problem                           string // the problem while the object exists
+		gone                              string // problem after its deletion; "again": recreated
 	}{
 		{"a Pod that ran", "v1", "Pod", never, "{phase: Succeeded}", "", ""},
 		{"a Pod that failed", "v1", "Pod", never, "{phase: Failed, containerStatuses: [{name: a, state: {terminated: {exitCode: 0}}}, {name: b, state: {terminated: {exitCode: 3}}}]}",
@@ -142,11 +142,11 @@ func TestEnds(t *testing.T) {
 		{"a request without a signer", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{conditions: [{type: Approved, status: 'True'}]}",
 			"is approved, and not signed yet", "is approved, and not signed yet; it is deleted"},
 		{"a request of a pod", "certificates.k8s.io/v1", "PodCertificateRequest", "spec: {}", "{conditions: [{type: Issued, status: 'True'}]}", "", ""},
-		{"a question about devices", "resource.k8s.io/v1alpha3", "ResourcePoolStatusRequest", "spec: {}", "{conditions: [{type: Failed, status: 'True', message: no pool}]}",
+		{"a request about devices", "resource.k8s.io/v1alpha3", "ResourcePoolStatusRequest", "spec: {}", "{conditions: [{type: Failed, status: 'True', message: no pool}]}",
 			"has failed: no pool", "has failed: no pool; it is deleted"},
 		{"an Event", "v1", "Event", "reason: Installed", "{}", "", ""},
 		{"a newer Event", "events.k8s.io/v1", "Event", "reason: Installed", "{}", "", ""},
-		{"a candidate", "coordination.k8s.io/v1beta1", "LeaseCandidate", "spec: {}", "{}", "", ""},
+		{"a LeaseCandidate", "coordination.k8s.io/v1beta1", "LeaseCandidate", "spec: {}", "{}", "", ""},
 		{"a Lease", "coordination.k8s.io/v1", "Lease", "spec: {}", "{}", "", "again"},
 	} {
 		s := newSite(t)
@@ -174,7 +174,7 @@ func TestEnds(t *testing.T) {
 }
 
 // TestLosses checks that an object which others delete again and again is created with growing
-// delays, that the state says so, and that a change of its text starts again.
+// delays, that the state reports this, and that a change of the object's text resets the delays.
 func TestLosses(t *testing.T) {
 	s := newSite(t)
 	at := key{"", "ConfigMap", "web", "lost"}
@@ -201,13 +201,13 @@ func TestLosses(t *testing.T) {
 	s.addon.Manifests = text("two")
 	s.expect("another text", "apply ConfigMap web/lost", 0, 0)
 	s.now = s.now.Add(lossPeriod)
-	s.expect("it exists", "apply ConfigMap web/lost", 0, 0)
+	s.expect("the object exists", "apply ConfigMap web/lost", 0, 0)
 	delete(s.objects, at)
-	s.expect("it is lost once", "apply ConfigMap web/lost", 0, 0)
+	s.expect("the object is lost once", "apply ConfigMap web/lost", 0, 0)
 }
 
-// TestRefusedRepair checks that refused creations of a lost object are a single loss: the object is
-// created as soon as it is accepted.
+// TestRefusedRepair checks that refused creations of a lost object count as a single loss: the
+// object is created as soon as the API server accepts it.
 func TestRefusedRepair(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: lost}}"}
@@ -215,10 +215,10 @@ func TestRefusedRepair(t *testing.T) {
 	delete(s.objects, key{"", "ConfigMap", "web", "lost"})
 	s.refused["ConfigMap web/lost"] = apierrors.NewBadRequest("denied")
 	for range 4 * freeLosses {
-		s.expect("it is refused", "", 1, 0)
+		s.expect("the creation is refused", "", 1, 0)
 	}
 	delete(s.refused, "ConfigMap web/lost")
-	s.expect("it is accepted", "apply ConfigMap web/lost", 0, 0)
+	s.expect("the creation is accepted", "apply ConfigMap web/lost", 0, 0)
 	if got := s.losses[key{"", "ConfigMap", "web", "lost"}].count; got != 1 {
 		t.Errorf("%d losses are counted", got)
 	}
@@ -231,9 +231,9 @@ func TestFailureWhileDeleted(t *testing.T) {
 	at := key{"batch", "Job", "web", "migrate"}
 	s.asleep["Job web/migrate"] = true
 	s.addon.Manifests = []string{job("migrate", "one", "")}
-	s.expect("it runs", "apply Job web/migrate", 0, 1)
+	s.expect("the Job runs", "apply Job web/migrate", 0, 1)
 	ended(s.objects[at], "Failed")
-	s.expect("it fails", "", 1, 0)
+	s.expect("the Job fails", "", 1, 0)
 	now := metav1.NewTime(s.now)
 	s.objects[at].SetDeletionTimestamp(&now)
 	s.objects[at].SetFinalizers([]string{metav1.FinalizerDeleteDependents})
@@ -262,16 +262,16 @@ func parsed(t *testing.T, text string) *unstructured.Unstructured {
 func TestUnused(t *testing.T) {
 	waits, immediate := "volumeBindingMode: WaitForFirstConsumer", "volumeBindingMode: Immediate"
 	for _, c := range []struct {
-		name, claim, class string // empty class: it cannot be read
+		name, claim, class string // class: empty if the class cannot be read
 		want               bool
 	}{
-		{"no pod uses it", "{}", waits, true},
-		{"a pod waits for it", "{volume.kubernetes.io/selected-node: m1}", waits, false},
-		{"it is to be made at once", "{}", immediate, false},
-		{"nothing has begun", "{}", "", true},
-		{"it is being made", "{volume.kubernetes.io/storage-provisioner: disks}", "", false},
-		{"it is being made, as before 1.23", "{volume.beta.kubernetes.io/storage-provisioner: disks}", "", false},
-		{"it is being made for a pod", "{volume.kubernetes.io/selected-node: m1}", "", false},
+		{"no pod uses the claim", "{}", waits, true},
+		{"a pod waits for the claim", "{volume.kubernetes.io/selected-node: m1}", waits, false},
+		{"the volume is to be created immediately", "{}", immediate, false},
+		{"unreadable class, no provisioner", "{}", "", true},
+		{"unreadable class, a provisioner creates the volume", "{volume.kubernetes.io/storage-provisioner: disks}", "", false},
+		{"unreadable class, a provisioner from before 1.23", "{volume.beta.kubernetes.io/storage-provisioner: disks}", "", false},
+		{"unreadable class, a pod waits for the claim", "{volume.kubernetes.io/selected-node: m1}", "", false},
 	} {
 		claim := parsed(t, "{kind: PersistentVolumeClaim, apiVersion: v1, metadata: {name: c, annotations: "+c.claim+"}}")
 		var class *unstructured.Unstructured
@@ -279,7 +279,7 @@ func TestUnused(t *testing.T) {
 			class = parsed(t, "{kind: StorageClass, apiVersion: storage.k8s.io/v1, metadata: {name: c}, "+c.class+"}")
 		}
 		if got := waitsForConsumer(claim, class); got != c.want {
-			t.Errorf("%s: %t", c.name, got)
+			t.Errorf("%s: waitsForConsumer returns %t", c.name, got)
 		}
 	}
 }
@@ -297,11 +297,11 @@ func TestClaim(t *testing.T) {
 		t.Errorf("without its class: %q", out.waits)
 	}
 	s.objects[classOf("local").key()] = parsed(t, "{kind: StorageClass, apiVersion: storage.k8s.io/v1, metadata: {name: local}, volumeBindingMode: WaitForFirstConsumer}")
-	s.expect("it waits for a pod", "apply Job web/after", 0, 0)
-	s.expect("all is there", "", 0, 0)
+	s.expect("the claim waits for a pod", "apply Job web/after", 0, 0)
+	s.expect("no operation is left", "", 0, 0)
 }
 
-// TestStreams checks that all concatenated objects are read, or none.
+// TestStreams checks that parse reads all concatenated objects, or none. "!" means an error.
 func TestStreams(t *testing.T) {
 	one, two := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"},"data":{"n":"1e3"}}`, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"two"}}`
 	flow := "{apiVersion: v1, kind: ConfigMap, metadata: {name: flow}}"

@@ -116,7 +116,7 @@ func (f *fake) hasResources(_ context.Context, definition *unstructured.Unstruct
 	return false, nil
 }
 
-// known are the kinds of an API server without custom resources.
+// known returns a kind as an API server without custom resources knows it.
 func known(gvk schema.GroupVersionKind) (Kind, bool) {
 	if isCustom(Item{Group: gvk.Group}) {
 		return Kind{}, false
@@ -224,6 +224,7 @@ func (s *site) run() (string, outcome) {
 	return strings.Join(s.done, "; "), out
 }
 
+// expect makes a pass, and checks its operations (done), and the numbers of its problems and waits.
 func (s *site) expect(what, done string, problems, waits int) {
 	s.Helper()
 	got, out := s.run()
@@ -252,7 +253,7 @@ func TestLife(t *testing.T) {
 	s.expect("no operation is left", "", 0, 0)
 
 	delete(s.objects, key{"", "ConfigMap", "web", "settings"})
-	// as by its ttlSecondsAfterFinished
+	// as Kubernetes deletes a Job after ttlSecondsAfterFinished
 	delete(s.objects, key{"batch", "Job", "web", "migrate"})
 	s.objects[key{"", "Namespace", "", "web"}].SetResourceVersion("other")
 	s.expect("lost objects are created again, hooks do not run again", "apply Namespace web; apply ConfigMap web/settings", 0, 0)
@@ -359,12 +360,12 @@ metadata: {name: fill, annotations: {helm.sh/hook: pre-install}}
 func TestRightsPending(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}"}
-	s.expect("as it was", "apply Deployment web/web", 0, 0)
+	s.expect("the former manifests", "apply Deployment web/web", 0, 0)
 	s.addon.Manifests = []string{"{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: web}}"}
 	s.refused["StatefulSet web/web"] = apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "statefulsets"}, "web", fmt.Errorf("not stated"))
 	s.granted = s.now.Add(9 * time.Second)
-	s.expect("its rights may be on their way", "", 0, 1)
-	s.expect("they are not", "", 1, 0)
+	s.expect("the new rights may not be effective yet", "", 0, 1)
+	s.expect("the new rights are still missing", "", 1, 0)
 	delete(s.refused, "StatefulSet web/web")
 	if done, _ := s.run(); !strings.HasPrefix(done, "apply StatefulSet web/web; delete Deployment web/web") {
 		t.Errorf("did %s", done)

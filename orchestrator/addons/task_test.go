@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// row is a manager of several add-ons, each with one ConfigMap. Their objects are in fakes, their
-// records in a fake API server.
+// row is a manager of several add-ons, each with one ConfigMap. The objects of the add-ons are in
+// fakes, and their records are in a fake API server.
 type row struct {
 	*testing.T
 	m       *manager
@@ -141,7 +141,7 @@ func TestUnreadable(t *testing.T) {
 	held("with a document")
 	all := r.m.all
 	r.m.all = []nodespec.Addon{all[0], all[2]}
-	held("without")
+	held("without a document")
 	r.m.all = all
 	write(whole)
 	if did, err := r.round(); did != "a b c" || err != nil || r.m.detail() != "3 of 3 add-ons are ready" {
@@ -149,8 +149,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestMaxObjects checks that too many objects are rejected, and that the record of the maximum with
-// the longest names fits into a ConfigMap.
+// TestMaxObjects checks that too many objects are rejected, and that the record of the maximum
+// number of objects with the longest names fits into a ConfigMap.
 func TestMaxObjects(t *testing.T) {
 	label, name := strings.Repeat("l", 63), strings.Repeat("n", 249)
 	one := func(i int) string {
@@ -191,7 +191,7 @@ func TestMaxObjects(t *testing.T) {
 	}
 	a.Manifests = append(a.Manifests, one(maxObjects))
 	if w = Read(a, nil, kinds); len(w.Refused) != 1 || w.Refused[0] != "has 1001 objects, more than the limit of 1000; none is applied; divide it into several add-ons" {
-		t.Errorf("%.300q", w.Refused)
+		t.Errorf("too many objects: %.300q", w.Refused)
 	}
 }
 
@@ -225,8 +225,8 @@ func TestNamespaceIsGone(t *testing.T) {
 	if did, err := r.round(); did != "a" || err != nil {
 		t.Fatal(did, err)
 	}
-	r.fakes["a"].done, r.m.all = nil, nil // complete is no namespace x
-	// The record is deleted when its rights are revoked, too.
+	r.fakes["a"].done, r.m.all = nil, nil // the fake API server has no namespace x
+	// The record is deleted only after the rights were revoked, so two rounds are necessary.
 	for range 2 {
 		if _, err := r.round(); err != nil {
 			t.Fatal(err)
@@ -265,10 +265,10 @@ func TestUnknownKinds(t *testing.T) {
 		return unknown
 	}
 	if got := look(); !slices.Equal(got, []int{1, 1}) {
-		t.Fatalf("unknown: %v", got)
+		t.Fatalf("before Widget is served, the numbers of unknown objects are %v", got)
 	}
 	s.versions = []string{"v1"}
 	if got := look(); !slices.Equal(got, []int{1, 0}) {
-		t.Errorf("unknown: %v", got)
+		t.Errorf("after Widget is served, the numbers of unknown objects are %v", got)
 	}
 }

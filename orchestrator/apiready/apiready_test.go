@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// apiServer answers /livez with the stored status.
+// apiServer starts a server that answers /livez with a status, first 403. It returns the server,
+// the status, which a test can change, and a Waiter for the server.
 func apiServer(t *testing.T) (*httptest.Server, *atomic.Int32, *Waiter) {
 	t.Helper()
 	var status atomic.Int32
@@ -37,18 +38,20 @@ func apiServer(t *testing.T) (*httptest.Server, *atomic.Int32, *Waiter) {
 	return server, &status, gate
 }
 
+// TestWaitsInTwoSteps checks that WaitServing waits for any answer, and WaitRBAC for an answer
+// other than 403.
 func TestWaitsInTwoSteps(t *testing.T) {
 	_, status, gate := apiServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	go gate.Run(ctx)
 	if err := gate.WaitServing(ctx); err != nil {
-		t.Fatalf("a server that answers 403 serves: %v", err)
+		t.Fatalf("WaitServing does not accept the answer 403: %v", err)
 	}
 	short, stop := context.WithTimeout(ctx, 5*interval)
 	defer stop()
 	if err := gate.WaitRBAC(short); err == nil {
-		t.Fatal("rights exist although health is forbidden")
+		t.Fatal("WaitRBAC accepts the answer 403")
 	}
 	status.Store(http.StatusInternalServerError) // authorized, not healthy yet
 	if err := gate.WaitRBAC(ctx); err != nil {
@@ -80,7 +83,7 @@ func TestTransportWaitsForTheServer(t *testing.T) {
 	}()
 	select {
 	case <-passed:
-		t.Fatal("a request passed before the server was asked")
+		t.Fatal("a request passed before Run has probed the server")
 	case <-time.After(2 * interval):
 	}
 	go gate.Run(ctx)
@@ -98,7 +101,7 @@ func TestWaitingRequestEndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := gate.WrapTransport(&counted{}).RoundTrip(request); err == nil {
-		t.Fatal("a request without a caller passed")
+		t.Fatal("a request with a canceled context passed")
 	}
 }
 
@@ -111,6 +114,6 @@ func TestForeignServerIsNotAccepted(t *testing.T) {
 	defer cancel()
 	go other.Run(ctx)
 	if err := other.WaitServing(ctx); err == nil {
-		t.Fatal("a server with the wrong certificate opened the gate")
+		t.Fatal("WaitServing accepts a server with another certificate")
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestAnnounced: the machine serves the addresses of its families while its API server is ready.
-// It announces them after the redirects exist, and withdraws them before the redirects go.
+// TestAnnounced checks that the machine serves the virtual addresses of its IP families while its
+// API server is ready. It announces the addresses after the redirects exist, and withdraws them
+// before it removes the redirects.
 func TestAnnounced(t *testing.T) {
 	steps := make(chan string, 100)
 	p := &plane{answers: map[string]health.ProbeResult{}, asked: map[string]int{}}
@@ -42,7 +43,7 @@ func TestAnnounced(t *testing.T) {
 			select {
 			case got := <-steps:
 				if got != want {
-					t.Fatalf("%q, want %q", got, want)
+					t.Fatalf("the step is %q, want %q", got, want)
 				}
 			case <-limit.C:
 				t.Fatalf("no step, want %q", want)

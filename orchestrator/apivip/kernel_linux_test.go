@@ -51,7 +51,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 		ControlPlanes: planes, VirtualAddresses: []netip.Addr{vip4, vip6},
 	})
 	s.Do(func() {
-		// as on every node
+		// Every node forwards packets.
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
@@ -87,11 +87,11 @@ func serve(socket net.Listener, name string) {
 	}
 }
 
-// stations step together.
+// stations are the machines of the test, which perform their steps together.
 type stations []*station
 
-// The method until advances the time of the machines until a condition holds.
-func (all stations) until(t *testing.T, what string, so func() bool) {
+// The method until lets all machines perform steps until the function met returns true.
+func (all stations) until(t *testing.T, what string, met func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
@@ -101,7 +101,7 @@ func (all stations) until(t *testing.T, what string, so func() bool) {
 		for _, s := range all {
 			s.step(t)
 		}
-		if so() {
+		if met() {
 			return
 		}
 		select {
@@ -146,7 +146,7 @@ func (s *station) answers() bool {
 type place struct {
 	name string
 	do   func(func())
-	v4   bool // without an IPv6 address
+	v4   bool // the client has no IPv6 address
 }
 
 // connect returns the name of the machine at an address, and the connection.
@@ -258,22 +258,22 @@ func TestKernel(t *testing.T) {
 		}
 	})
 
-	// The API server of a hangs; the listener of the test still works, and so shows which machine
-	// is reached.
+	// Now only the API server of b counts as ready. The listener of the test on a still works, so
+	// the test sees if a client still reaches a.
 	ready("b")
 	since := time.Now()
 	both.until(t, "b answers", b.answers)
 	t.Logf("b answers after %v", time.Since(since))
 	ended(first)
 	second := reach("b")
-	// A late deletion of flows, which is slow if the kernel tracks many connections, must not
-	// delete flows that are newer.
+	// The deletion of flows is slow if the kernel tracks many connections. It must not delete flows
+	// that began after the move.
 	for i, s := range both {
 		s.Do(func() {
 			for _, r := range []redirect{{vip4, planes[i]}, {vip6, s.agent.spec.Node.IPs[1]}} {
-				before := led(t, r)
+				before := countRedirected(t, r)
 				must(t, dropFlows(staleFlows{r, s == b}))
-				if after := led(t, r); s == b && (before == 0 || after != before) || s == a && after != 0 {
+				if after := countRedirected(t, r); s == b && (before == 0 || after != before) || s == a && after != 0 {
 					t.Errorf("%s tracked %d connections from %s to its API server, and now %d", s.name, before, r.from, after)
 				}
 			}
@@ -321,9 +321,9 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// led returns the number of tracked connections that the kernel redirects to the API server of this
-// machine.
-func led(t *testing.T, r redirect) (count int) {
+// countRedirected returns the number of tracked connections that the kernel redirects to the API
+// server of this machine.
+func countRedirected(t *testing.T, r redirect) (count int) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)
 	if r.from.Is6() {

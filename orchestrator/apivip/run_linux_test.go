@@ -20,11 +20,11 @@ import (
 // plane is a fake control plane for the probes, with the last announcement of the component.
 type plane struct {
 	mu      sync.Mutex
-	answers map[string]health.ProbeResult // by address and port; a missing answer is late
+	answers map[string]health.ProbeResult // by address and port; without an entry, no answer comes
 	asked   map[string]int
 	works   bool
 	detail  string
-	leads   []redirect
+	written []redirect // the redirects that the component has written
 }
 
 func (p *plane) ask(_ context.Context, address string) health.ProbeResult {
@@ -65,15 +65,15 @@ func (p *plane) await(t *testing.T, works bool, words string) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("it says %t %q, want %t %q", now, detail, works, words)
+			t.Fatalf("the component announces %t %q, want %t %q", now, detail, works, words)
 		}
 	}
 }
 
 // TestRun has a machine with a silent peer. The machine takes the address when its API server is
 // ready and its link has a matching network. It releases the address when the link has no matching
-// network, or when its API server is not ready and the other is. The redirects are only recorded:
-// the kernel may lack NAT.
+// network, or when its API server is not ready and that of the peer is. The test only records the
+// redirects, because the kernel may lack NAT.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -88,7 +88,7 @@ func TestRun(t *testing.T) {
 		ControlPlanes:    []netip.Addr{netip.MustParseAddr("192.0.2.12"), netip.MustParseAddr("192.0.2.11")},
 		VirtualAddresses: []netip.Addr{vip4},
 	})
-	a.write = func(all []redirect) error { p.leads = all; return nil }
+	a.write = func(all []redirect) error { p.written = all; return nil }
 	a.dropFlows = func(staleFlows) error { return nil }
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -101,7 +101,7 @@ func TestRun(t *testing.T) {
 	p.set(own, health.ProbeResult{Reachable: true})
 	p.await(t, true, "holds 192.0.2.9 since ")
 	p.set(own, health.ProbeResult{Reachable: true, Problem: "500: shutdown failed"})
-	// no other server is ready
+	// The machine still holds the address, because no other API server is ready.
 	p.await(t, true, "; the API server of this machine: 500: shutdown failed")
 	p.set("192.0.2.12:6443", health.ProbeResult{Reachable: true})
 	p.await(t, false, "no machine holds 192.0.2.9; the API server of this machine: 500: shutdown failed")
@@ -118,10 +118,10 @@ func TestRun(t *testing.T) {
 	stop()
 	must(t, <-ended)
 	if p.asked["192.0.2.12:6443"] == 0 || p.asked[own] == 0 || len(p.asked) != 2 {
-		t.Errorf("asked: %v", p.asked)
+		t.Errorf("the probed servers are %v", p.asked)
 	}
 	a.close()
-	if p.leads != nil {
-		t.Errorf("redirects stay: %v", p.leads)
+	if p.written != nil {
+		t.Errorf("redirects exist after the end of the component: %v", p.written)
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). All machines perform their steps at the
-// same moment. A machine knows at once which of the API servers that it can reach are ready.
+// same time. A machine knows immediately which of the API servers that it can reach are ready.
 //
 // The output of `run` and `see` has a letter for each step of a machine, 200 ms apart: "." the
 // machine listens, "?" it probes the link, "A" it announces the address, "a" it holds the address,
@@ -25,21 +25,22 @@ import (
 // claim of a machine with a lower or a higher hardware address, "x" the own API server is not
 // ready, "o" the machine knows no ready API server, "i" it does not know a majority of ready API
 // servers, "L" and "H" like "i" with a claim as for "l" and "h", and "_" the machine is suspended.
+// `ahead` is the number of ready API servers before its own in the list of control planes.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *link { return &link{t: t} }, scripttest.Commands[*link]{
-		"see":       (*link).see,       // see TIMELINE [ahead 2]
-		"machines":  (*link).addAll,    // machines a b c: in the order of the list
-		"run":       (*link).run,       // run 3s
-		"wait":      (*link).wait,      // wait 1m: without output
-		"api":       (*link).api,       // api a ready|unready
-		"link":      (*link).setLink,   // link a up|down
-		"split":     (*link).split,     // split a | b c: the network is split
-		"heal":      (*link).heal,      // heal
+		"see":       (*link).see,       // see TIMELINE [ahead 2]: prints the steps of one machine
+		"machines":  (*link).addAll,    // machines a b c: adds machines, in the order of the list
+		"run":       (*link).run,       // run 3s: prints the steps of all machines
+		"wait":      (*link).wait,      // wait 1m: like run, but prints nothing
+		"api":       (*link).api,       // api a ready|unready: the API server of a
+		"link":      (*link).setLink,   // link a up|down: the link of a
+		"split":     (*link).split,     // split a | b c: the network separates a from b and c
+		"heal":      (*link).heal,      // heal: ends the separation of the network
 		"stop":      (*link).stop,      // stop a: the machine is suspended
-		"continue":  (*link).resume,    // continue a
+		"continue":  (*link).resume,    // continue a: the suspended machine continues
 		"crash":     (*link).stop,      // crash a: the power fails
 		"start":     (*link).start,     // start a: the machine starts without state
-		"component": (*link).component, // component a stops|starts: the API server still works
+		"component": (*link).component, // component a stops|starts: the API server of a still works
 	})
 }
 
@@ -67,7 +68,7 @@ func letter(t *testing.T, s State, todo Actions) string {
 	case todo.Announce && s.Active && !todo.Probe:
 		return "A"
 	case todo.Announce:
-		t.Fatalf("%+v although the machine answers (%t)", todo, s.Active)
+		t.Fatalf("the step has the actions %+v, and the machine holds the address: %t", todo, s.Active)
 	case todo.Probe:
 		return "?"
 	case s.Active:
@@ -115,7 +116,7 @@ func (n *link) addAll(args []string) string {
 	return ""
 }
 
-// find returns a machine.
+// find returns the machine with the given name.
 func (n *link) find(name string) *scripted {
 	i := slices.IndexFunc(n.machines, func(m *scripted) bool { return m.name == name })
 	if i < 0 {

@@ -11,7 +11,8 @@ import (
 )
 
 // The simulation runs the code that decides (state.go) on control-plane machines of one network.
-// The machines and the network fail and recover in all ways.
+// The machines and the network fail and recover in all ways. A machine "answers" while it holds the
+// virtual address.
 
 // mode is the behavior of an API server.
 type mode int
@@ -56,15 +57,15 @@ func (m *machine) canAnswer() bool { return m.Running && m.Link && m.mode == rea
 type world struct {
 	*linktest.Simulation
 	machines []*machine
-	bare     []*linktest.Machine // the same
+	bare     []*linktest.Machine // the embedded values of machines
 	list     []netip.Addr
 	troubled time.Duration // until then, machines may not have heard each other
 	changed  time.Duration // last change
 	moves    int
-	judged   int // moments at which a machine had to answer
+	judged   int // number of checks in which a machine had to answer
 }
 
-// start starts a machine without knowledge.
+// start starts a machine without state.
 func (w *world) start(m *machine) {
 	m.Start()
 	m.state, m.servers, m.claims = State{}, map[netip.Addr]APIServer{}, nil
@@ -74,7 +75,7 @@ func (w *world) start(m *machine) {
 	}
 }
 
-// ask simulates the prober.
+// ask simulates a probe of the API server of other by m, repeatedly.
 func (w *world) ask(m, other *machine) {
 	tell := func(problem string, late bool) {
 		s := m.servers[other.address].Answered(problem, late)
@@ -110,7 +111,7 @@ func (w *world) step(m *machine) {
 		established := w.Clock(&m.Machine).Sub(since) > agreedLossy
 		slept := m.state.lastStep.Sub(stepped) >= silence // others may have taken over
 		if before && able && established && !slept && w.Now-w.troubled > agreedLossy {
-			w.Fail("the machine stopped answering without a reason: all have heard each other since %v", w.troubled)
+			w.Fail("the machine stopped answering without a reason: all machines have heard each other since %v", w.troubled)
 		}
 	}
 	for _, other := range w.machines {
@@ -128,7 +129,7 @@ func (w *world) step(m *machine) {
 	w.Of(&m.Machine, neighbor.StepInterval, func() { w.step(m) })
 }
 
-// disturb makes a change, repeatedly.
+// disturb makes a random change of a machine or of the network, repeatedly.
 func (w *world) disturb() {
 	m := w.machines[w.Random.IntN(len(w.machines))]
 	could := map[*machine]bool{}
@@ -199,7 +200,7 @@ func (w *world) judge() {
 		for _, b := range w.machines[:i] {
 			both := a.Running && b.Running && a.state.Active && b.state.Active && linktest.Connected(&a.Machine, &b.Machine)
 			if both && w.Now-max(a.changed, b.changed, w.settledSince(a, b)) > within {
-				w.Fail("that is wrong: %d and %d answer, and hear each other", b.index, a.index)
+				w.Fail("both %d and %d answer, although they hear each other", b.index, a.index)
 			}
 		}
 	}
@@ -214,7 +215,7 @@ func (w *world) judge() {
 			}
 			w.judged++
 			if !served {
-				w.Fail("no machine answers, although %d could since %v", a.index, a.able)
+				w.Fail("no machine answers, although machine %d has been able to since %v", a.index, a.able)
 			}
 		}
 	}
@@ -252,8 +253,8 @@ func TestSimulation(t *testing.T) {
 		w.Run(3 * time.Minute)
 		moves, judged = moves+w.moves, judged+w.judged
 	}
-	t.Logf("%d worlds: %d times a machine began to answer or ceased to, %d moments at which one had to", worlds, moves, judged)
+	t.Logf("%d runs: %d times a machine began or ceased to answer, %d checks in which a machine had to answer", worlds, moves, judged)
 	if moves < 5*worlds || judged < 100*worlds {
-		t.Error("the worlds contain too few of these cases")
+		t.Error("the runs contain too few of these cases")
 	}
 }

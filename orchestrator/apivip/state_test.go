@@ -26,11 +26,11 @@ func TestServer(t *testing.T) {
 	} {
 		s = s.Answered(c.problem, c.late)
 		if s.Ready != c.ready || s.next(false) != c.next || s.Ready != (s.Problem == "") {
-			t.Errorf("answer %d: %+v, asked again after %v; want ready: %t, after %v", i, s, s.next(false), c.ready, c.next)
+			t.Errorf("answer %d: %+v, next probe after %v; want ready: %t, next probe after %v", i, s, s.next(false), c.ready, c.next)
 		}
 	}
 	if got := s.next(true); got != ownProbeInterval {
-		t.Errorf("its own is asked again after %v, want %v", got, ownProbeInterval)
+		t.Errorf("the machine's own API server is probed again after %v, want %v", got, ownProbeInterval)
 	}
 }
 
@@ -39,7 +39,7 @@ func TestAhead(t *testing.T) {
 	servers := map[netip.Addr]APIServer{list[0]: {Ready: true}, list[2]: {Ready: true}}
 	for i, want := range []int{0, 1, 1} {
 		if got := ahead(list, list[i], servers); got != want {
-			t.Errorf("before %s: %d are ready, want %d", list[i], got, want)
+			t.Errorf("before %s in the list: %d API servers are ready, want %d", list[i], got, want)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// cluster is a CA, and the directory with its certificate.
+// cluster is a CA, and the file with its certificate.
 type cluster struct {
 	ca     *pki.CA
 	caFile string
@@ -203,6 +203,8 @@ type running struct {
 	stop    func() error
 }
 
+// run starts a balancer for the servers. The server "itself" stands for the address of the
+// balancer. If prepare is not nil, it changes the balancer before the start.
 func run(t testing.TB, c cluster, prepare func(*balancer), servers ...string) *running {
 	t.Helper()
 	socket, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -244,7 +246,7 @@ func run(t testing.TB, c cluster, prepare func(*balancer), servers ...string) *r
 // unhurried is the time limit for events that are immediate except on a busy computer.
 const unhurried = 5 * time.Second
 
-// wait waits for an announcement.
+// wait waits until the balancer announces want. It fails the test after the time within.
 func (r *running) wait(t testing.TB, want string, within time.Duration) {
 	t.Helper()
 	late := time.After(within)
@@ -338,7 +340,7 @@ func TestFailover(t *testing.T) {
 		t.Helper()
 		begin := time.Now()
 		got, err := ask()
-		if fails && err != nil { // its connection was closed; it reconnects
+		if fails && err != nil { // the connection was closed; the client reconnects
 			got, err = ask()
 		}
 		if err != nil || got != want {
@@ -407,7 +409,7 @@ func TestNoServer(t *testing.T) {
 	conn := r.dial(t)
 	conn.SetReadDeadline(time.Now().Add(unhurried))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v, want an end at once", err)
+		t.Errorf("the client gets %v, want an immediate end of the connection", err)
 	}
 	a.start(t)
 	late := time.After(retryInterval + unhurried)
@@ -456,7 +458,7 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := echo(r.dial(t)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a connection beyond the limit: %v, want an end at once", err)
+		t.Errorf("a connection beyond the limit: %v, want its immediate end", err)
 	}
 	first.Close()
 	for deadline := time.Now().Add(5 * time.Second); echo(r.dial(t)) != nil; {
@@ -512,7 +514,7 @@ func TestStop(t *testing.T) {
 	t.Errorf("%d goroutines, %d before:\n%s", after, before, stacks[:runtime.Stack(stacks, true)])
 }
 
-// TestDialer checks that the kernel also detects a server that is silently lost.
+// TestDialer checks the socket options by which the kernel detects a server that is silently lost.
 func TestDialer(t *testing.T) {
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -575,6 +577,8 @@ func BenchmarkThroughput(b *testing.B) {
 	})
 }
 
+// each runs the function do on a direct connection to a server, and on a connection through the
+// balancer.
 func each(b *testing.B, do func(*testing.B, *net.TCPConn)) {
 	c := newCluster(b)
 	server := c.backend(b, "a")

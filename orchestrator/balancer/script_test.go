@@ -17,15 +17,16 @@ import (
 // the state after each event and at the time that the state requests. The output is each change of
 // the description and of the order of servers for new connections, and each action; in `wait` with
 // the time since the start of the command. The test reports the results of probes by `answer`.
+// `prefer` prints the servers of a node in their order.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *node { return &node{t: t} }, scripttest.Commands[*node]{
 		"prefer":  (*node).prefer,  // prefer worker-1 endpoint URL [machines IP…] [own IP…]
-		"servers": (*node).servers, // servers a b [offline o]: the start of the balancer
+		"servers": (*node).servers, // servers a b [offline o]: the balancer starts with them
 		"answer":  (*node).answer,  // answer a ready|unready|down [b …]: results of probes
-		"refuse":  (*node).refuse,  // refuse a: it accepts no connection
-		"open":    (*node).open,    // open a: a connection
-		"close":   (*node).close,   // close a: the end of a connection
-		"wait":    (*node).wait,    // wait 2s
+		"refuse":  (*node).refuse,  // refuse a: a refuses a connection
+		"open":    (*node).open,    // open a: a client gets a connection to a
+		"close":   (*node).close,   // close a: a connection to a ends
+		"wait":    (*node).wait,    // wait 2s: prints what the balancer does in this time
 	})
 }
 
@@ -73,7 +74,7 @@ func (n *node) servers(args []string) string {
 	return n.step()
 }
 
-// step performs the actions of the present moment and returns the output of the command.
+// step performs the actions that are due now, and returns the output of the command.
 func (n *node) step() string {
 	if n.start.IsZero() {
 		n.start = time.Now()
@@ -82,7 +83,7 @@ func (n *node) step() string {
 	n.until = todo.Until
 	if works, detail := n.state.Describe(); detail != n.detail {
 		if n.detail = detail; works != strings.HasPrefix(detail, "API server ") {
-			n.t.Errorf("works: %t: %s", works, detail)
+			n.t.Errorf("Describe returns works %t with the detail %q", works, detail)
 		}
 		n.print("%s", detail)
 	}

@@ -52,7 +52,7 @@ type opened struct {
 // world is a run of the simulation.
 type world struct {
 	*simtest.Simulation
-	// single answers of working servers are lost, which must not affect open connections
+	// whether single answers of working servers are lost; this must not affect open connections
 	lossy   bool
 	names   []string // of the servers, the preferred server of the node first
 	servers map[string]*simulated
@@ -91,7 +91,7 @@ func (w *world) turn(name string) {
 	w.in(w.UpTo(40*time.Second), func() { w.turn(name) })
 }
 
-// ask simulates the prober.
+// ask simulates a probe of a server.
 func (w *world) ask(name string) {
 	w.in(w.UpTo(answerTime), func() {
 		s := w.servers[name]
@@ -156,10 +156,10 @@ func (w *world) end(c opened) {
 	}
 }
 
-// judge checks the server that a client got, which came at the time came. If no server has changed
-// for long enough, the client must get a working server, if there is one. If the preferred server
-// of the node, such as a control-plane machine's own, has worked for long enough, the client must
-// get that server.
+// judge checks which server a client got. came is the time at which the client came; got is empty
+// if the client got no server. If no server has changed for long enough, the client must get a
+// working server, if there is one. If the preferred server of the node, such as a control-plane
+// machine's own, has worked for long enough, the client must get that server.
 func (w *world) judge(came time.Duration, got string) {
 	if w.lossy {
 		return
@@ -170,7 +170,7 @@ func (w *world) judge(came time.Duration, got string) {
 			break
 		}
 		if s := w.servers[name]; s.mode == works && came-s.well >= noticed {
-			w.Fail("that is wrong: %s is preferred, and works since %v", name, s.well)
+			w.Fail("a client got another server, although %s is preferred and has worked since %v", name, s.well)
 		}
 	}
 	for name, s := range w.servers {
@@ -187,10 +187,10 @@ func (w *world) judge(came time.Duration, got string) {
 			w.away++
 		}
 		if got == "" || w.servers[got].mode != works {
-			w.Fail("that is wrong: another one works, and nothing has changed for %v", settled)
+			w.Fail("a client got no working server, although a server works, and no server has changed for %v", settled)
 		}
 	case calm && got != "" && w.servers[got].mode != works && came-w.servers[got].well >= noticed:
-		w.Fail("that is wrong: all others work for long, and this one does not since %v", w.servers[got].well)
+		w.Fail("a client got a server that has not worked since %v, although all other servers work", w.servers[got].well)
 	}
 }
 
@@ -202,7 +202,7 @@ func (w *world) step() {
 	}
 	for _, name := range todo.Close {
 		if s := w.servers[name]; s.mode == works && w.Now-s.well >= noticed {
-			w.Fail("%s loses its connections although it works since %v", name, s.well)
+			w.Fail("%s loses its connections although it has worked since %v", name, s.well)
 		}
 		for _, c := range slices.Clone(w.open) {
 			if c.server == name {
@@ -227,7 +227,7 @@ func (w *world) step() {
 		}
 		for name, other := range w.servers {
 			if other.mode == works && w.Now-other.well >= closed {
-				w.Fail("a connection is with %s since %v, which does not work since %v; %s works since %v", c.server, c.at, s.well, name, other.well)
+				w.Fail("a connection to %s is open since %v, but the server has not worked since %v; %s has worked since %v", c.server, c.at, s.well, name, other.well)
 			}
 		}
 	}
@@ -258,9 +258,9 @@ func TestSimulation(t *testing.T) {
 		w.Run(2 * time.Minute)
 		served, moved, judged, first, away = served+w.served, moved+w.moved, judged+w.judged, first+w.first, away+w.away
 	}
-	t.Logf("%d worlds: %d connections, %d of them closed for a better server, %d judged: %d to the preferred server, %d while it had failed",
+	t.Logf("%d runs: %d connections, %d of them closed for a better server, %d judged: %d to the preferred server, %d while that server had failed",
 		worlds, served, moved, judged, first, away)
 	if moved == 0 || judged < served/10 || first < judged/10 || away < judged/10 {
-		t.Error("the worlds contain too few of these cases")
+		t.Error("the runs contain too few of these cases")
 	}
 }

@@ -31,10 +31,10 @@ func TestSpread(t *testing.T) {
 		node := fmt.Sprintf("worker-%d", i)
 		with := first(node, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 		if with != first(node, "10.0.0.3", "10.0.0.1", "10.0.0.2") {
-			t.Errorf("%s: the order of the list counts", node)
+			t.Errorf("%s: another order of the list selects another server", node)
 		}
 		if without := first(node, "10.0.0.1", "10.0.0.2"); with != "10.0.0.3:6443" && without != with {
-			t.Errorf("%s moves from %s to %s although that is there", node, with, without)
+			t.Errorf("%s moves from %s to %s although the former server still exists", node, with, without)
 		}
 		count[with]++
 	}

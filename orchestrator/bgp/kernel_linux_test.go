@@ -16,9 +16,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestClosed has a client, and a router and a machine that forward to each other, as the default
-// route of a machine does. A packet to an announced address at an unused port goes in circles until
-// the rule exists; packets to other addresses pass.
+// TestClosed has a client, a router and a machine. The router has a route to the machine, and the
+// machine has its default route to the router. So a packet to an announced address at an unused
+// port goes in circles between the two, until the machine has the rule. The rule drops no packets
+// to other addresses.
 func TestClosed(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -55,8 +56,8 @@ func TestClosed(t *testing.T) {
 		must(t, err)
 		return link.Attrs().Statistics.TxPackets
 	}
-	// Each packet that goes in circles passes the router half as often as its hop limit, 64. Twenty
-	// packets pass it once each.
+	// A packet that goes in circles passes the router 32 times, which is half of its hop limit. Any
+	// other packet passes the router once, so 20 packets stay below the threshold of 100.
 	circles := func(to string) bool {
 		t.Helper()
 		before := transmitted()
@@ -90,12 +91,12 @@ func TestClosed(t *testing.T) {
 	}
 	machine.Do(func() { must(t, closeAddresses(nil)) })
 	if !circles("203.0.113.70:9") {
-		t.Error("the rule stays")
+		t.Error("the rule still exists without addresses")
 	}
 }
 
-// TestManyAddresses: the rules have more addresses than one message of the kernel, and than the
-// default buffer of a socket.
+// TestManyAddresses checks that the rules can have more addresses than fit into one netlink
+// message, or into the default buffer of a socket.
 func TestManyAddresses(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// router is a router with a table of the routes from its peer.
+// router is a router with a table of the routes that its peer announces.
 type router struct {
 	at     netip.AddrPort
 	table  *cell.Cell[[]string]
@@ -73,9 +73,9 @@ func (r *router) await(t *testing.T, want ...string) {
 	}
 }
 
-// TestRun: a machine has a session with one router, and a problem with another. The machine
-// announces the addresses of the plan, applies changes of the plan, and withdraws all addresses
-// when it stops.
+// TestRun has a machine with a session to one router, and a problem with another router. The
+// machine announces the addresses of the plan, applies changes of the plan, and withdraws all
+// addresses when it stops.
 func TestRun(t *testing.T) {
 	good, other := newRouter(t, 64513), newRouter(t, 64999)
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("2001:db8::11")}}}
@@ -104,7 +104,7 @@ func TestRun(t *testing.T) {
 			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(s, w) })
 		})
 		if err != nil {
-			t.Fatalf("it says %q, want %q", text, words)
+			t.Fatalf("the component says %q, want %q", text, words)
 		}
 	}
 	says("announces 0 addresses; 127.0.0.1: session since ", "; 127.0.0.2: the peer has the AS number 64999, expected 64514")
@@ -121,7 +121,7 @@ func TestRun(t *testing.T) {
 	a.view.Set(view)
 	good.await(t, "10.0.0.9/32 via 127.0.0.1")
 	if got, _ := closed.Get(); fmt.Sprint(got) != "[10.0.0.9/32]" {
-		t.Errorf("the unused ports of %v are closed", got)
+		t.Errorf("the unused ports of %v are closed, want those of 10.0.0.9/32", got)
 	}
 	cancel()
 	good.await(t)
@@ -130,11 +130,11 @@ func TestRun(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-good.ended; !strings.Contains(err.Error(), "the peer ended the session: 6(cease)") {
-		t.Errorf("the router says %v", err)
+		t.Errorf("the session of the router ended with %v", err)
 	}
 }
 
-// TestPartEnds: if one of its parts (goroutines) fails, the component fails with the same error.
+// TestPartEnds checks that the component fails with the error of the goroutine that failed.
 func TestPartEnds(t *testing.T) {
 	a, ended := newAgent(nodespec.Spec{Network: nodespec.Network{BGP: &nodespec.BGP{}}}, "1", nil), make(chan error, 1)
 	ended <- errors.New("broken")
@@ -143,8 +143,8 @@ func TestPartEnds(t *testing.T) {
 	}
 }
 
-// TestOrder: when a part ends, the other parts end. The unused ports of the announced addresses
-// stay closed until all parts have ended.
+// TestOrder checks that all goroutines of the component end when one of them ends. The unused ports
+// of the announced addresses stay closed until all goroutines have ended.
 func TestOrder(t *testing.T) {
 	a := newAgent(nodespec.Spec{Network: nodespec.Network{BGP: &nodespec.BGP{}}}, "1", nil)
 	steps := cell.New([]string(nil))
@@ -172,7 +172,7 @@ func TestDescribe(t *testing.T) {
 	peers := []nodespec.BGPPeer{{Address: one}, {Address: other}}
 	got := describe(nil, peers, map[netip.Addr]peerState{one.Addr(): {problem: "cannot connect: refused"}})
 	if want := nodespec.ProblemPrefix + "announces 0 addresses; 10.0.0.1: cannot connect: refused; 10.0.0.2: connects"; got != want {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("the text is %q, want %q", got, want)
 	}
 }
 

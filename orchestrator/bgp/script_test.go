@@ -17,15 +17,15 @@ func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *cluster {
 		return &cluster{t: t, api: map[string][]netip.Addr{}, boots: map[string]string{}}
 	}, scripttest.Commands[*cluster]{
-		"nodes":   (*cluster).add,     // nodes a b c
-		"service": (*cluster).service, // service 203.0.113.70 [local a b]: the endpoints
+		"nodes":   (*cluster).add,     // nodes a b c: adds nodes
+		"service": (*cluster).service, // service 203.0.113.70 [local a b]: endpoints only on a, b
 		"api":     (*cluster).serve,   // api a 10.0.0.9: a serves virtual addresses of the API
 		"cordon":  change(func(n *l2announcer.Node) { n.Cordoned = true }),
 		"return":  change(func(n *l2announcer.Node) { n.Cordoned, n.Ready, n.Excluded = false, true, false }),
 		"unready": change(func(n *l2announcer.Node) { n.Ready = false }),
 		"exclude": change(func(n *l2announcer.Node) { n.Excluded = true }),
-		"boot":    (*cluster).boot,   // boot a: the Node has the state of the boot before
-		"report":  (*cluster).report, // report a: the kubelet has reported
+		"boot":    (*cluster).boot,   // boot a: a boots; its Node still has the former boot ID
+		"report":  (*cluster).report, // report a: the kubelet of a reports the new boot ID
 		"routes":  (*cluster).routes,
 	})
 }
@@ -64,14 +64,15 @@ func (c *cluster) serve(args []string) string {
 	return ""
 }
 
-func change(how func(*l2announcer.Node)) func(*cluster, []string) string {
+// change returns a command that calls edit for each node of its arguments.
+func change(edit func(*l2announcer.Node)) func(*cluster, []string) string {
 	return func(c *cluster, args []string) string {
 		for _, name := range args {
 			i := slices.IndexFunc(c.nodes, func(n l2announcer.Node) bool { return n.Name == name })
 			if i < 0 {
 				c.t.Fatalf("no node %q", name)
 			}
-			how(&c.nodes[i])
+			edit(&c.nodes[i])
 		}
 		return ""
 	}

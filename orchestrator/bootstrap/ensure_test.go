@@ -39,18 +39,18 @@ func TestEnsure(t *testing.T) {
 		writes int
 		rights string
 	}{
-		{"missing", func() {}, 2, "[get] for r: u"},
-		{"as wanted", func() {}, 0, "[get] for r: u"}, // a policy could forbid an unchanged update
-		{"more is needed", func() {
+		{"missing objects", func() {}, 2, "[get] for r: u"},
+		{"correct objects", func() {}, 0, "[get] for r: u"}, // a policy could forbid such an update
+		{"more rights are wanted", func() {
 			role.Rules[0].Verbs = []string{"get", "list"}
 			binding.Subjects[0].Name = "w"
 		}, 2, "[get] [list] for r: u w"},
-		{"a newer version's", func() {
+		{"a role of a newer version", func() {
 			if _, err := roles.Update(t.Context(), newer, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}, 0, "[get list] [get] for r: u w"},
-		{"another role", func() { binding.RoleRef.Name = "s" }, 2, "[get list] [get] for s: w"},
+		{"a binding to another role", func() { binding.RoleRef.Name = "s" }, 2, "[get list] [get] for s: w"},
 	} {
 		c.change()
 		client.ClearActions()
@@ -85,7 +85,7 @@ func TestEnsure(t *testing.T) {
 			fmt.Fprint(&rights, " ", s.Name)
 		}
 		if rights.String() != c.rights {
-			t.Errorf("%s: %s, want %s", c.what, rights.String(), c.rights)
+			t.Errorf("%s: the rights are %s, want %s", c.what, rights.String(), c.rights)
 		}
 	}
 }
@@ -99,10 +99,10 @@ func TestServiceOfOthers(t *testing.T) {
 	client := fake.NewClientset(theirs.DeepCopy())
 	err := ensureService(t.Context(), client, own)
 	if err == nil || !strings.Contains(err.Error(), "Service kube-system/kube-dns: belongs to another owner") {
-		t.Errorf("%v", err)
+		t.Errorf("the error is %v", err)
 	}
 	if left, err := client.CoreV1().Services(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{}); err != nil || left.Spec.Selector["app"] != "dns" {
-		t.Errorf("%+v, %v", left, err)
+		t.Errorf("the Service of the other owner is now %+v, %v", left, err)
 	}
 }
 
@@ -118,10 +118,10 @@ func TestConflict(t *testing.T) {
 		there *corev1.Service
 		want  string
 	}{
-		"belongs to another owner": {theirs, "kube-dns: belongs to another owner"},
-		"at another address":       {moved, "kube-dns: has addresses [10.96.0.99], expected [10.96.0.10]"},
-		"one at its address":       {other, "kube-dns: another Service has one of its addresses [10.96.0.10]"},
-		"nothing in its place":     {nil, ""},
+		"a Service of another owner":       {theirs, "kube-dns: belongs to another owner"},
+		"our Service with another address": {moved, "kube-dns: has addresses [10.96.0.99], expected [10.96.0.10]"},
+		"another Service with the address": {other, "kube-dns: another Service has one of its addresses [10.96.0.10]"},
+		"no conflict":                      {nil, ""},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -165,7 +165,7 @@ func TestConflict(t *testing.T) {
 			}
 		}
 		if have, err := all.Get(ctx, own.Name, metav1.GetOptions{}); err != nil || !ours(have) || have.Spec.ClusterIP != "10.96.0.10" || len(told) > 0 {
-			t.Errorf("%s: %+v, %v", what, have, err)
+			t.Errorf("%s: at the end, our Service is %+v, %v", what, have, err)
 		}
 	}
 }
@@ -181,7 +181,7 @@ func TestProblems(t *testing.T) {
 	said.of("node")("no label")
 	said.of("dns")("")
 	if want := []string{"false waiting", "false no DNS; waiting", "true problem: no DNS", "true problem: no DNS; no label", "true problem: no label"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("announced %q, want %q", got, want)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestBackoff(t *testing.T) {
 		all += delay(refusals)
 	}
 	if all > 6*time.Second || delay(reportAfter+2) != 4*retryInterval || delay(reportAfter+100) != maxBackoff {
-		t.Errorf("%v in a start, then %v, at last %v", all, delay(reportAfter+2), delay(reportAfter+100))
+		t.Errorf("the delays are %v in total during a start, then %v, and %v at most", all, delay(reportAfter+2), delay(reportAfter+100))
 	}
 }
 
@@ -208,7 +208,7 @@ func TestDeleteService(t *testing.T) {
 	for what, c := range map[string]struct {
 		have []runtime.Object
 		left int
-	}{"nothing": {nil, 0}, "our own": {[]runtime.Object{own.DeepCopy()}, 0}, "another's": {[]runtime.Object{theirs}, 1}, "for something outside": {[]runtime.Object{outside}, 1}} {
+	}{"no Service": {nil, 0}, "our own": {[]runtime.Object{own.DeepCopy()}, 0}, "with a selector": {[]runtime.Object{theirs}, 1}, "of another owner, without a selector": {[]runtime.Object{outside}, 1}} {
 		client := fake.NewClientset(c.have...)
 		if err := deleteService(t.Context(), client, own); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -233,12 +233,12 @@ func TestLabelPatch(t *testing.T) {
 		tainted bool
 		want    string
 	}{
-		"a new Node":                    {nil, nil, false, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`},
-		"as it is":                      {labels, nil, false, ``},
-		"tainted as it is":              {labels, []corev1.Taint{other, own}, true, ``},
-		"tainted from now":              {labels, []corev1.Taint{other}, true, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"gpu","value":"1","effect":"NoSchedule"},{"key":"node-role.kubernetes.io/control-plane","effect":"NoSchedule"}]}}`},
-		"the taint is no longer wanted": {labels, []corev1.Taint{own}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[]}}`},
-		"a user's taint remains":        {labels, []corev1.Taint{own, harder}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"node-role.kubernetes.io/control-plane","effect":"NoExecute"}]}}`},
+		"a new Node":                       {nil, nil, false, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`},
+		"already labeled":                  {labels, nil, false, ``},
+		"already labeled and tainted":      {labels, []corev1.Taint{other, own}, true, ``},
+		"the taint is wanted, but missing": {labels, []corev1.Taint{other}, true, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"gpu","value":"1","effect":"NoSchedule"},{"key":"node-role.kubernetes.io/control-plane","effect":"NoSchedule"}]}}`},
+		"the taint is no longer wanted":    {labels, []corev1.Taint{own}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[]}}`},
+		"a user's taint remains":           {labels, []corev1.Taint{own, harder}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"node-role.kubernetes.io/control-plane","effect":"NoExecute"}]}}`},
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "7", Labels: c.labels}, Spec: corev1.NodeSpec{Taints: c.taints}}
 		if have := string(labelPatch(node, c.tainted)); have != c.want {

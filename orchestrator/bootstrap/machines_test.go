@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// TestMachineObjectsAreRestored deletes each object of machine objects and checks that it is
-// restored, and that a second pass writes nothing.
+// TestMachineObjectsAreRestored deletes each object that the system creates for machine objects. It
+// checks that a pass restores all of them, and that a further pass writes nothing.
 func TestMachineObjectsAreRestored(t *testing.T) {
 	api, client := crdfake.NewClientset(), fake.NewClientset()
 	all, err := managedMachines(api, client, "1.2.0", true)
@@ -99,7 +99,7 @@ func TestMachineRights(t *testing.T) {
 			for _, r := range o.Rules {
 				writes := slices.ContainsFunc(r.Verbs, func(v string) bool { return !slices.Contains(reads, v) })
 				if slices.Contains(r.Resources, machineapi.OrlopHosts.Resource) {
-					t.Errorf("nodes may %v the machines that wait", r.Verbs)
+					t.Errorf("nodes may %v the objects of waiting machines", r.Verbs)
 				}
 				if writes && !slices.Equal(r.Resources, []string{"orlopmachines/status"}) {
 					t.Errorf("nodes may %v %v", r.Verbs, r.Resources)
@@ -108,7 +108,7 @@ func TestMachineRights(t *testing.T) {
 		case *rbacv1.ClusterRole:
 			for _, r := range o.Rules {
 				if o.Name == roleMachines && (!slices.Equal(r.Resources, []string{"nodes"}) || !slices.Equal(r.Verbs, []string{"patch"})) {
-					t.Errorf("the controllers may %v %v of all namespaces", r.Verbs, r.Resources)
+					t.Errorf("the controllers may %v %v in the whole cluster", r.Verbs, r.Resources)
 				}
 			}
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestDeletedIsRestored deletes each object of this package that one client creates, and checks
-// that one pass restores it.
+// TestDeletedIsRestored deletes the Services, rights and objects for volumes that this package
+// creates. It checks that a single pass restores all of them.
 func TestDeletedIsRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -25,7 +25,7 @@ func TestDeletedIsRestored(t *testing.T) {
 	spec := nodespec.Spec{Network: nodespec.Network{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}}
 	all := slices.Concat(managedServices(spec, client), managedRights(client), managedVolumes(client))
 	if len(all) < 20 {
-		t.Fatalf("only %d objects are kept", len(all))
+		t.Fatalf("the package manages only %d objects", len(all))
 	}
 	for _, k := range all {
 		if err := k.ensure(ctx); err != nil {
@@ -33,7 +33,7 @@ func TestDeletedIsRestored(t *testing.T) {
 		}
 		tracker := client.Tracker()
 		if err := tracker.Delete(k.resource, k.namespace, k.name); err != nil {
-			t.Fatalf("%s: it was not made: %v", k.text(), err)
+			t.Fatalf("%s: was not created: %v", k.text(), err)
 		}
 	}
 	changed, looked := make(chan struct{}, 1), make(chan struct{})
@@ -43,7 +43,7 @@ func TestDeletedIsRestored(t *testing.T) {
 	select {
 	case <-looked:
 	case <-ctx.Done():
-		t.Fatal("nobody looks")
+		t.Fatal("resyncLoop makes no pass")
 	}
 	for _, k := range all {
 		if _, err := client.Tracker().Get(k.resource, k.namespace, k.name); err != nil {
@@ -59,10 +59,10 @@ func TestResyncLoop(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		refusal error
-		soon    time.Duration // the expected delay of the retry
+		soon    time.Duration // the shortest permitted delay of the retry
 	}{
-		{"refused", errors.New("no"), time.Millisecond},
-		{"in the way", conflictError("no"), 50 * time.Millisecond},
+		{"a rejection", errors.New("no"), time.Millisecond},
+		{"a conflict", conflictError("no"), 50 * time.Millisecond},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		var told []string
@@ -82,15 +82,15 @@ func TestResyncLoop(t *testing.T) {
 		})
 		cancel()
 		if want := []string{"x: apiservices x: cannot restore: no", "x: "}; !slices.Equal(told, want) || len(at) != 2 {
-			t.Errorf("%s: told %q in %d looks", c.name, told, len(at))
+			t.Errorf("%s: reported %q in %d passes", c.name, told, len(at))
 		} else if took := at[1].Sub(at[0]); took < c.soon {
 			t.Errorf("%s: tried again after %s", c.name, took)
 		}
 	}
 }
 
-// TestWatchChanges checks that changed and deleted objects count if they are ours, that existing
-// objects do not, and that the end of the watch does.
+// TestWatchChanges checks that watchChanges requests a pass when one of our objects is changed or
+// deleted, and when the watch ends. An existing object, or an object of others, requests no pass.
 func TestWatchChanges(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -114,6 +114,6 @@ func TestWatchChanges(t *testing.T) {
 	}
 	watchChanges(ctx, open, func(o metav1.Object) bool { return o.GetName() == "ours" }, time.Millisecond, func() { looks++ })
 	if looks != 3 || opened != 2 {
-		t.Errorf("%d looks of %d watches, want 3 of 2", looks, opened)
+		t.Errorf("%d requests for a pass and %d watches, want 3 and 2", looks, opened)
 	}
 }

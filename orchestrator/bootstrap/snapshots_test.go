@@ -76,7 +76,7 @@ func TestSnapshotDefinitions(t *testing.T) {
 		}
 		pruning.Prune(after, structural, true)
 		if !equality.Semantic.DeepEqual(before, after) {
-			t.Errorf("%s: of\n%v\nthere is left\n%v", d.Name, before, after)
+			t.Errorf("%s: the API server stores the object\n%v\nas\n%v", d.Name, before, after)
 		}
 	}
 }

@@ -61,6 +61,7 @@ func (r *runtime) RemovePodSandbox(_ context.Context, q *cri.RemovePodSandboxReq
 	return &cri.RemovePodSandboxResponse{}, nil
 }
 
+// TestRun checks the calls of the canary, its error, and the sandboxes that exist after its end.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		what    string
@@ -69,12 +70,12 @@ func TestRun(t *testing.T) {
 		err     string
 		left    string
 	}{
-		{"all is well", runtime{ip: "10.0.0.2"}, "run, stop new, remove new", "", ""},
-		{"after one that was cut short", runtime{ip: "10.0.0.2", sandboxes: []string{"old"}}, "stop old, remove old, run, stop new, remove new", "", ""},
-		{"beside a pod that has the canary's label", runtime{ip: "10.0.0.2", sandboxes: []string{"tenant"}}, "run, stop new, remove new", "", "tenant"},
-		{"runc does not start", runtime{fails: net.ErrClosed}, "run", "cannot create a pod sandbox", ""},
+		{"a sandbox that runs", runtime{ip: "10.0.0.2"}, "run, stop new, remove new", "", ""},
+		{"a sandbox of an interrupted canary", runtime{ip: "10.0.0.2", sandboxes: []string{"old"}}, "stop old, remove old, run, stop new, remove new", "", ""},
+		{"a pod with the canary's label", runtime{ip: "10.0.0.2", sandboxes: []string{"tenant"}}, "run, stop new, remove new", "", "tenant"},
+		{"the sandbox cannot be created", runtime{fails: net.ErrClosed}, "run", "cannot create a pod sandbox", ""},
 		{"no address", runtime{}, "run, stop new, remove new", "has no address", ""},
-		{"it ended at once", runtime{ip: "10.0.0.2", state: cri.PodSandboxState_SANDBOX_NOTREADY}, "run, stop new, remove new", "SANDBOX_NOTREADY", ""},
+		{"the sandbox ends immediately", runtime{ip: "10.0.0.2", state: cri.PodSandboxState_SANDBOX_NOTREADY}, "run, stop new, remove new", "SANDBOX_NOTREADY", ""},
 	} {
 		dirs := dirs.Dirs{ContainerdSocket: t.TempDir() + "/s"}
 		l, err := net.Listen("unix", dirs.ContainerdSocket)

@@ -8,29 +8,30 @@ import (
 	"time"
 )
 
-// TestResyncLoop has a failing pass, which is repeated after the interval; all other passes follow
-// a change.
+// TestResyncLoop checks that ResyncLoop repeats a failed pass after the interval, and makes each
+// other pass after a change. It reports a detail only if the detail is not empty and differs from
+// the previous report.
 func TestResyncLoop(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	type said struct {
+	type result struct {
 		detail string
 		err    error
 	}
-	passes := []said{{"one", nil}, {"", nil}, {"", errors.New("refused")}, {"one", nil}, {"one", nil}, {"two", nil}}
+	passes := []result{{"one", nil}, {"", nil}, {"", errors.New("refused")}, {"one", nil}, {"one", nil}, {"two", nil}}
 	changed := make(chan struct{}, 1)
 	made := 0
-	var told []string
+	var reports []string
 	ResyncLoop(ctx, changed, time.Millisecond, func(context.Context) (string, error) {
 		p := passes[made]
 		if made++; made == len(passes) {
-			time.AfterFunc(20*time.Millisecond, cancel) // time enough for a superfluous pass
+			time.AfterFunc(20*time.Millisecond, cancel) // long enough for a superfluous pass
 		} else if p.err == nil {
 			changed <- struct{}{}
 		}
 		return p.detail, p.err
-	}, func(detail string) { told = append(told, detail) })
-	if want := []string{"one", "refused", "one", "two"}; !slices.Equal(told, want) || made != len(passes) {
-		t.Errorf("told %q after %d passes, want %q after %d", told, made, want, len(passes))
+	}, func(detail string) { reports = append(reports, detail) })
+	if want := []string{"one", "refused", "one", "two"}; !slices.Equal(reports, want) || made != len(passes) {
+		t.Errorf("reported %q in %d passes, want %q in %d", reports, made, want, len(passes))
 	}
 }

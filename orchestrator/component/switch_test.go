@@ -12,21 +12,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// await fails if a channel has no value within a minute.
-func await(t *testing.T, what string, from <-chan string) {
+// await fails the test if the next event is not want, or does not arrive within a minute.
+func await(t *testing.T, want string, events <-chan string) {
 	t.Helper()
 	select {
-	case got := <-from:
-		if got != what {
-			t.Fatalf("got %s, want %s", got, what)
+	case got := <-events:
+		if got != want {
+			t.Fatalf("got %s, want %s", got, want)
 		}
 	case <-time.After(time.Minute):
-		t.Fatalf("no %s within a minute", what)
+		t.Fatalf("no %s within a minute", want)
 	}
 }
 
-// TestWhileMachineObjects checks that the function runs while the file enables it, starts and ends
-// with changes of the file, and ends with the context.
+// TestWhileMachineObjects checks that WhileMachineObjects calls run while the file enables machine
+// objects, ends run when the file disables them, restarts run when another setting of the file
+// changes, and ends run with the context.
 func TestWhileMachineObjects(t *testing.T) {
 	dir := t.TempDir()
 	set := func(content string) {
@@ -64,12 +65,12 @@ func TestWhileMachineObjects(t *testing.T) {
 	}
 }
 
-// TestWhileMachineObjectsEnds checks that an error of the function is returned, and that a missing
-// file is an error.
+// TestWhileMachineObjectsEnds checks that WhileMachineObjects returns the error of run, and an
+// error if the file is missing.
 func TestWhileMachineObjectsEnds(t *testing.T) {
 	dir := t.TempDir()
 	if err := WhileMachineObjects(t.Context(), dir, func() {}, nil); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without a file: %v", err)
+		t.Errorf("without a file: %v, want that it does not exist", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, nodespec.MachineObjectsFile), []byte(`{"enabled":true}`), 0o600); err != nil {
 		t.Fatal(err)

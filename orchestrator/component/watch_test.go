@@ -16,8 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// TestReconciler checks that a pass follows each change that matters, and that the first pass knows
-// all objects.
+// TestReconciler checks that the first pass runs after the initial list, so it has all objects, and
+// that a pass follows a change of the zone. Before that, an update changes only the resource
+// version, which the function Same treats as equal.
 func TestReconciler(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -67,9 +68,10 @@ func TestReconciler(t *testing.T) {
 	}
 }
 
-// TestNodes checks that two reconcilers with the shared informer cause a single list and a single
-// watch, that the informer outlives the first, which gets no changes after its end, and that a
-// reconciler of one Node ignores other Nodes.
+// TestNodes runs two reconcilers with a shared informer: one for Node "a", one for all Nodes. It
+// checks that both together cause at most one list and one watch, that the informer removes unused
+// fields from the Nodes, and that the informer still works after the first reconciler has ended. A
+// reconciler that starts after the end of the informer ends without an error.
 func TestNodes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -93,7 +95,7 @@ func TestNodes(t *testing.T) {
 				detail := name
 				for _, n := range Objects[*corev1.Node](informer) {
 					if len(n.ManagedFields) > 0 || len(n.Status.Images) > 0 {
-						t.Errorf("Node %s is not trimmed", n.Name)
+						t.Errorf("Node %s has fields that the informer should remove", n.Name)
 					}
 					if name == "" || n.Name == name {
 						detail += " " + n.Labels["zone"]
@@ -140,7 +142,7 @@ func TestNodes(t *testing.T) {
 		select {
 		case detail = <-all:
 		case <-ctx.Done():
-			t.Fatalf("the other reconciler has %q", detail)
+			t.Fatalf("the second reconciler reports %q", detail)
 		}
 	}
 	cancel()
@@ -152,14 +154,14 @@ func TestNodes(t *testing.T) {
 		Pass: func(context.Context) (string, error) { return "", nil },
 	}
 	if err := late.Run(ctx); err != nil {
-		t.Errorf("a component that starts at the end of the process: %v", err)
+		t.Errorf("a reconciler that starts after the end of the informer: %v", err)
 	}
 	requests := map[string]int{}
 	for _, a := range client.Actions() {
 		requests[a.GetVerb()]++
 	}
 	if requests["list"]+requests["watch"] > 2 {
-		t.Errorf("%v: more than a list and a watch", requests)
+		t.Errorf("requests %v, want at most one list and one watch", requests)
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// outside are three resolvers: for every name, for corp.example, and for lab.corp.example.
+// outside has three external resolvers: every is the upstream for all names; corp and lab are the
+// resolvers of the stub domains corp.example and lab.corp.example.
 type outside struct{ every, corp, lab *resolver }
 
 func newOutside(t *testing.T) outside {
@@ -61,8 +62,8 @@ func silent(string, bool, string) {}
 const known = "kubernetes.default.svc.cluster.local."
 
 // describe returns the relevant parts of an answer: the response code, or "NODATA" if the name
-// exists without such a record; and the sorted records. The TTL in an external record is replaced
-// by "-" if it is within bounds.
+// exists without such a record; and the sorted records. In an external record, "-" stands for a TTL
+// from 1 to cacheTTL.
 func describe(m *dns.Msg) string {
 	var lines []string
 	for _, rr := range m.Answer {
@@ -165,7 +166,7 @@ func TestSpecification(t *testing.T) {
 			// may be cached (RFC 2308, 3).
 			if ours := strings.HasSuffix(test.name, "cluster.local.") || strings.HasSuffix(test.name, "244.10.in-addr.arpa."); ours && len(m.Answer) == 0 {
 				if len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA || m.Ns[0].Header().Ttl != clusterTTL {
-					t.Errorf("%s %s: a negative answer with the authority %v", network, test.name, m.Ns)
+					t.Errorf("%s %s: the authority section of a negative answer is %v, want one SOA record with the TTL of the cluster", network, test.name, m.Ns)
 				}
 			}
 		}
@@ -176,8 +177,8 @@ func TestSpecification(t *testing.T) {
 }
 
 // TestNoNameOutside checks that CoreDNS does not cache the answer of an external resolver that an
-// address has no name, because the cluster may have a name for the address later. It caches other
-// external answers.
+// address has no name (a PTR query), because the cluster may have a name for the address later.
+// CoreDNS caches all other external answers.
 func TestNoNameOutside(t *testing.T) {
 	o := newOutside(t)
 	url, _ := newAPI(t, cluster())
@@ -206,8 +207,9 @@ func reverse(t *testing.T, address string) string {
 	return name
 }
 
-// TestLargeAnswers checks that a truncated answer is marked as truncated, and that the answer is
-// complete with EDNS or over TCP.
+// TestLargeAnswers checks that an answer that is too large for the client's limit over UDP is
+// truncated and marked as truncated. With a higher limit (EDNS), and over TCP, the answer is
+// complete.
 func TestLargeAnswers(t *testing.T) {
 	url, _ := newAPI(t, cluster())
 	n := start(t, testSpec(), url, silent)
@@ -290,17 +292,16 @@ func TestAPIDies(t *testing.T) {
 	}
 }
 
-// TestStartsWithoutAPI starts CoreDNS without an API server. External names are answered. The
-// cluster's names get SERVFAIL, because a client would cache NXDOMAIN. When the API server is
-// available, the cluster's names are answered.
+// TestStartsWithoutAPI starts CoreDNS without an API server. CoreDNS answers external names. It
+// answers the cluster's names with SERVFAIL, because a client would cache NXDOMAIN.
 func TestStartsWithoutAPI(t *testing.T) {
 	o := newOutside(t)
 	closed := testSpec()
 	closed.DNS.StubDomains = o.spec().DNS.StubDomains
-	for what, spec := range map[string]nodespec.Spec{"upstreams": o.spec(), "no upstreams": closed} {
-		t.Run(what, func(t *testing.T) {
-			away := "http://" + freePort(t).String()
-			n := start(t, spec, away, silent)
+	for name, spec := range map[string]nodespec.Spec{"upstreams": o.spec(), "no upstreams": closed} {
+		t.Run(name, func(t *testing.T) {
+			unavailable := "http://" + freePort(t).String()
+			n := start(t, spec, unavailable, silent)
 			n.until(t, "www.corp.example.", dns.TypeA, dns.RcodeSuccess)
 			example := "NXDOMAIN"
 			if len(spec.DNS.Upstreams) > 0 {
@@ -342,7 +343,8 @@ func TestStartsWithoutAPI(t *testing.T) {
 // TestSeveralResolvers checks that resolvers are used in order: if a resolver fails, CoreDNS uses
 // the next one. This also applies to a stub domain.
 func TestSeveralResolvers(t *testing.T) {
-	// Each try uses a name that is in no cache, so a random choice of the resolver would show.
+	// Each try uses names that are in no cache, so a random choice of the resolver would change
+	// the answers.
 	const tries = 10
 	var inside, public, all []string
 	for n := range tries {
@@ -356,15 +358,15 @@ func TestSeveralResolvers(t *testing.T) {
 		inside  string // the answer for names in corp.example
 		public  string // the answer for names in example.org
 	}{
-		"the first has more names":                     {[]*resolver{newResolver(t, all...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
-		"the second has more names, and gets no query": {[]*resolver{newResolver(t, public...), newResolver(t, all...)}, "NXDOMAIN", "192.0.2.1"},
-		"the first refuses":                            {[]*resolver{newFailing(t, dns.RcodeRefused, inside...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
-		"the first fails":                              {[]*resolver{newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"only the first has the names of corp.example": {[]*resolver{newResolver(t, all...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
+		"only the second has them, and gets no query":  {[]*resolver{newResolver(t, public...), newResolver(t, all...)}, "NXDOMAIN", "192.0.2.1"},
+		"the first refuses other names":                {[]*resolver{newFailing(t, dns.RcodeRefused, inside...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
+		"the first fails (SERVFAIL)":                   {[]*resolver{newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
 		"the first rejects this type of query":         {[]*resolver{newFailing(t, dns.RcodeNotImplemented), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
-		"the first is away":                            {[]*resolver{dead, newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
-		"the second is away":                           {[]*resolver{newResolver(t, all...), dead}, "192.0.2.2", "192.0.2.1"},
+		"the first does not listen":                    {[]*resolver{dead, newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"the second does not listen":                   {[]*resolver{newResolver(t, all...), dead}, "192.0.2.2", "192.0.2.1"},
 		"all refuse":                                   {[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeRefused)}, "REFUSED", "REFUSED"},
-		"the third works": {
+		"only the third answers": {
 			[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -380,13 +382,13 @@ func TestSeveralResolvers(t *testing.T) {
 			n.until(t, known, dns.TypeA, dns.RcodeSuccess)
 			for try := range tries {
 				for zone, want := range map[string]string{"corp.example.": test.inside, "example.org.": test.public} {
-					about := fmt.Sprintf("w%d.%s", try, zone)
-					m, err := n.ask([]string{"udp", "tcp"}[try%2], about, dns.TypeA, 0)
+					host := fmt.Sprintf("w%d.%s", try, zone)
+					m, err := n.ask([]string{"udp", "tcp"}[try%2], host, dns.TypeA, 0)
 					if err != nil {
 						t.Fatal(err)
 					}
 					if got := describe(m); !strings.HasSuffix(got, want) {
-						t.Errorf("%s: %s, want %s", about, got, want)
+						t.Errorf("%s: %s, want %s", host, got, want)
 					}
 				}
 			}

@@ -48,7 +48,8 @@ func TestCorefile(t *testing.T) {
 	public.DNS.Upstreams, public.DNS.TLS = encrypted.DNS.Upstreams, &nodespec.TLS{}
 	alone.DNS = nodespec.DNS{StubDomains: stubs.DNS.StubDomains[1:], CacheTTL: 1}
 	both := []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
-	// CoreDNS reads it when it parses its configuration.
+	// CoreDNS reads the kubeconfig, its CA and its client certificate when it parses the
+	// Corefile.
 	dirs := dirs.In(t.TempDir())
 	node := nodespec.Spec{Endpoint: "https://192.0.2.10:6443", DNS: encrypted.DNS}
 	if err := Component(node, dirs).WriteFiles(); err != nil {
@@ -68,10 +69,10 @@ func TestCorefile(t *testing.T) {
 	} {
 		got := strings.ReplaceAll(strings.ReplaceAll(corefile, client, "KUBECONFIG"), filepath.Dir(client), "DIR")
 		golden.Assert(t, got, name+".golden")
-		// CoreDNS itself must accept it.
+		// CoreDNS itself must accept the Corefile.
 		input := caddy.CaddyfileInput{Filepath: name, Contents: []byte(corefile), ServerTypeName: "dns"}
 		if err := caddy.ValidateAndExecuteDirectives(input, nil, true); err != nil {
-			t.Errorf("%s: CoreDNS refuses it: %v", name, err)
+			t.Errorf("%s: CoreDNS rejects the Corefile: %v", name, err)
 		}
 	}
 }

@@ -34,7 +34,7 @@ const waiting = 30 * time.Second
 // events.
 type fakeAPI map[string][]runtime.Object
 
-// kinds are the kinds of the lists by path.
+// kinds has, for the path of each list, the kind of the objects in the list.
 var kinds = map[string]metav1.TypeMeta{
 	"/api/v1/namespaces":                       {APIVersion: "v1", Kind: "Namespace"},
 	"/api/v1/services":                         {APIVersion: "v1", Kind: "Service"},
@@ -48,29 +48,29 @@ func (a fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	to := json.NewEncoder(w)
+	encoder := json.NewEncoder(w)
 	if r.URL.Query().Get("watch") == "" {
 		items := a[r.URL.Path]
 		if items == nil {
 			items = []runtime.Object{}
 		}
 		list := metav1.TypeMeta{APIVersion: kind.APIVersion, Kind: kind.Kind + "List"}
-		to.Encode(struct {
+		encoder.Encode(struct {
 			metav1.TypeMeta
 			Metadata metav1.ListMeta  `json:"metadata"`
 			Items    []runtime.Object `json:"items"`
 		}{list, metav1.ListMeta{ResourceVersion: "1"}, items})
 		return
 	}
-	// a list by watch, which ends with a bookmark
+	// a list as a watch: all objects, and then a bookmark that marks the end of the list
 	if r.URL.Query().Get("sendInitialEvents") == "true" {
 		for _, o := range a[r.URL.Path] {
-			to.Encode(map[string]any{"type": "ADDED", "object": o})
+			encoder.Encode(map[string]any{"type": "ADDED", "object": o})
 		}
-		end := metav1.PartialObjectMetadata{TypeMeta: kind, ObjectMeta: metav1.ObjectMeta{
+		bookmark := metav1.PartialObjectMetadata{TypeMeta: kind, ObjectMeta: metav1.ObjectMeta{
 			ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 		}}
-		to.Encode(map[string]any{"type": "BOOKMARK", "object": end})
+		encoder.Encode(map[string]any{"type": "BOOKMARK", "object": bookmark})
 	}
 	w.(http.Flusher).Flush()
 	<-r.Context().Done()
@@ -112,7 +112,7 @@ func cluster() fakeAPI {
 	slice("db", discoveryv1.AddressTypeIPv4, "sql", 5432,
 		endpoint("10.244.0.5", "db-0", true), endpoint("10.244.0.6", "", true), endpoint("10.244.0.9", "db-9", false))
 	slice("db", discoveryv1.AddressTypeIPv6, "sql", 5432, endpoint("fd00:244::5", "db-0", true))
-	service("agent", "metrics", 9100, "None") // its pods use their machines' network
+	service("agent", "metrics", 9100, "None") // its pods use the network of their machines
 	slice("agent", discoveryv1.AddressTypeIPv4, "metrics", 9100, endpoint("10.0.0.8", "", true))
 	service("idle", "http", 80, "None")
 	slice("idle", discoveryv1.AddressTypeIPv4, "http", 80) // the controller creates an empty slice
@@ -149,9 +149,9 @@ func newResolver(t *testing.T, records ...string) *resolver {
 	return newFailing(t, dns.RcodeNameError, records...)
 }
 
-// newFailing starts a resolver that runs until the test ends. It answers with the records, and with
-// the response code otherwise for other names.
-func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
+// newFailing starts a resolver that runs until the test ends. It answers with the records. For
+// other names, it answers with the response code rcode.
+func newFailing(t *testing.T, rcode int, records ...string) *resolver {
 	t.Helper()
 	r := &resolver{at: freePort(t)}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, question *dns.Msg) {
@@ -160,7 +160,7 @@ func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 		r.asked = append(r.asked, q.Name)
 		r.mutex.Unlock()
 		answer := new(dns.Msg)
-		answer.SetRcode(question, otherwise)
+		answer.SetRcode(question, rcode)
 		for _, text := range records {
 			rr, err := dns.NewRR(text)
 			if err != nil {
@@ -199,10 +199,10 @@ func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 	return r
 }
 
-// about reports whether the resolver has received a query for the name.
+// The method about reports whether the resolver has received a query for the name.
 func (r *resolver) about(name string) bool { return r.times(name) > 0 }
 
-// times returns how many queries for the name the resolver has received.
+// The method times returns how many queries for the name the resolver has received.
 func (r *resolver) times(name string) (n int) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -214,7 +214,7 @@ func (r *resolver) times(name string) (n int) {
 	return n
 }
 
-// freePort is a port of loopback that is free in UDP and TCP.
+// freePort returns a port of loopback that is free in UDP and TCP.
 func freePort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
@@ -230,14 +230,14 @@ func freePort(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(tcp.Addr().String())
 }
 
-// node is a CoreDNS as on a node.
+// node is a running CoreDNS with the configuration of a node.
 type node struct {
 	at   netip.AddrPort
 	stop func()
 }
 
 // start runs CoreDNS with the API server at the URL api, which may be unavailable. CoreDNS ends
-// with stop, or at the end of the test.
+// when the caller calls stop, or at the end of the test.
 func start(t *testing.T, spec nodespec.Spec, api string, announce component.Announce) node {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
@@ -281,8 +281,8 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 	return n
 }
 
-// ask sends a query. size is the largest answer that the client accepts, in bytes; 0 stands for the
-// limit of RFC 1035, without EDNS.
+// ask sends a query. size is the largest answer over UDP that the client accepts, in bytes. If size
+// is 0, the query has no EDNS, so the limit is 512 bytes (RFC 1035).
 func (n node) ask(network, name string, kind uint16, size uint16) (*dns.Msg, error) {
 	question := new(dns.Msg)
 	question.SetQuestion(name, kind)
@@ -312,7 +312,8 @@ func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
 	}
 }
 
-// newAPI starts an API server that serves a cluster until die is called, or the test ends.
+// newAPI starts an API server that serves the objects of c until the caller calls die, or the test
+// ends.
 func newAPI(t *testing.T, c fakeAPI) (url string, die func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(c)

@@ -19,8 +19,8 @@ var disks = []nodespec.DiskMatchDisk{
 func TestAnswer(t *testing.T) {
 	for _, c := range []struct {
 		expression string
-		matches    string // paths with blanks between
-		problem    string // part of it
+		matches    string // the paths of the matching disks, separated by blanks
+		problem    string // a part of the problem; empty if there is none
 	}{
 		{"true", "/dev/nvme0n1 /dev/sda /dev/sdb", ""},
 		{"disk.size >= 100 * GiB && !disk.rotational", "/dev/nvme0n1", ""},
@@ -55,6 +55,6 @@ func TestAnswer(t *testing.T) {
 		}
 	}
 	if err := Answer(strings.NewReader("no"), new(bytes.Buffer)); err == nil {
-		t.Error("nonsense is answered")
+		t.Error("Answer accepts a request that is not JSON")
 	}
 }

@@ -24,8 +24,9 @@ import (
 
 func quiet(nodespec.DrainProgress) {}
 
-// TestRound checks that a pod that cannot be evicted does not stop the others, and that each round
-// cordons the node.
+// TestRound checks that a pod that cannot be evicted does not prevent the eviction of other pods,
+// and that each round cordons the node. With Delete, a round deletes the pods whose eviction was
+// rejected.
 func TestRound(t *testing.T) {
 	pod := func(namespace, name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}, Spec: corev1.PodSpec{NodeName: "a"}}
@@ -57,11 +58,11 @@ func TestRound(t *testing.T) {
 		deleted = append(deleted, a.(clienttesting.DeleteAction).GetName())
 		return true, nil, nil
 	})
-	closed := func() {
+	checkCordoned := func() {
 		t.Helper()
 		node, err := api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil || !node.Spec.Unschedulable {
-			t.Errorf("the node is schedulable: %v", err)
+			t.Errorf("the node is not cordoned: %v", err)
 		}
 	}
 
@@ -74,38 +75,39 @@ func TestRound(t *testing.T) {
 	}
 	left, forbidden, err := d.round(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "pod budgets/two: cannot evict: This pod has more than one") {
-		t.Errorf("%v", err)
+		t.Errorf("a round with a failed eviction: %v", err)
 	}
 	if want := []string{
 		"pod budget/one: must stay: it must not", "pod budgets/two: cannot evict: This pod has more than one PodDisruptionBudget",
 		"pod ending/three: still ending", "pod free/four: still ending",
 	}; !slices.Equal(shown(left), want) || !forbidden {
-		t.Errorf("left: %q", shown(left))
+		t.Errorf("pods that are left: %q", shown(left))
 	}
 	if !slices.Equal(evicted, []string{"one", "two", "three", "four"}) || len(deleted) > 0 {
 		t.Errorf("evicted: %v, deleted: %v", evicted, deleted)
 	}
-	closed()
-	if err := Undo(t.Context(), api, "a"); err != nil { // process "node" restarts
+	checkCordoned()
+	// A restart of process "node" makes the node schedulable.
+	if err := Undo(t.Context(), api, "a"); err != nil {
 		t.Fatal(err)
 	}
 	d.order = nodespec.DrainRequest{Delete: true}
 	if left, forbidden, err = d.round(t.Context()); err != nil || len(left) != 4 || forbidden {
-		t.Errorf("left: %q, %v", left, err)
+		t.Errorf("a round with Delete: pods that are left: %v, %v", left, err)
 	}
 	if !slices.Equal(deleted, []string{"one", "two"}) {
 		t.Errorf("deleted: %v", deleted)
 	}
-	closed()
+	checkCordoned()
 
 	api.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
 	if _, _, err := d.round(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot read the node: away") {
-		t.Errorf("%v", err)
+		t.Errorf("a round without an API server: %v", err)
 	}
 }
 
-// TestNoNode checks a machine that was removed from the cluster: it has no Node to cordon, and its
-// remaining pods are evicted.
+// TestNoNode checks that a drain, and its undo, succeed without a Node to cordon, as for a machine
+// that was removed from the cluster.
 func TestNoNode(t *testing.T) {
 	api := fake.NewClientset()
 	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute}, quiet)
@@ -117,9 +119,9 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestNoTime checks a drain that respects budgets. The drain is rejected if no round was completed,
-// because the budgets were not checked. The drain is also rejected if the server was too busy to
-// check them.
+// TestNoTime checks that a drain that respects budgets is rejected if the API server could not
+// check the budgets: because the timeout ends before the first round, or because the server is too
+// busy.
 func TestNoTime(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}})
@@ -161,8 +163,8 @@ func TestLongMessages(t *testing.T) {
 	}
 }
 
-// TestUndo checks that the undo is repeated if the server is unavailable for a moment, and that it
-// returns an error after a longer outage.
+// TestUndo checks that the undo is repeated if the API server is unavailable for a short time, and
+// that it returns an error after a longer outage.
 func TestUndo(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{drainedAnnotation: "true"}}, Spec: corev1.NodeSpec{Unschedulable: true}})
 	away := 2

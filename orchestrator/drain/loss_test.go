@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// server is an API server with node "a" and its pods. The server can be unavailable. Budgets can
-// protect the pods.
+// server is an API server with Node "a" and the pods of this node. The test can make the server
+// unavailable, and protect pods by disruption budgets.
 type server struct {
 	*fake.Clientset
 	mu        sync.Mutex
@@ -108,7 +108,8 @@ func (s *server) node(t *testing.T) *corev1.Node {
 	return object.(*corev1.Node)
 }
 
-// shown describes a Node: whether it is cordoned, and the conditions that this package sets.
+// shown describes a Node: whether it is cordoned ("cordoned" or "open"), and the conditions that
+// this package sets.
 func shown(n *corev1.Node) string {
 	all := []string{"open"}
 	if n.Spec.Unschedulable {
@@ -122,8 +123,9 @@ func shown(n *corev1.Node) string {
 	return strings.Join(all, " ")
 }
 
-// TestLostServer checks a drain that loses its API server for longer than each retry. When the
-// server is back, the drain continues where it was. Until then, it reports the problem.
+// TestLostServer checks a drain whose API server is unavailable for longer than the timeout of a
+// request. While the server is unavailable, the drain reports the problem. After that, the drain
+// continues where it was.
 func TestLostServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer("one", "two")
@@ -157,9 +159,10 @@ func TestLostServer(t *testing.T) {
 	})
 }
 
-// TestLostServerAtTheEnd checks a drain without an API server at the deadline. If the drain
-// respects budgets, it is rejected. It cannot undo the drain of the node itself, so the keeper of
-// the node does this when the server is back.
+// TestLostServerAtTheEnd checks a drain that respects budgets and has no API server at its
+// deadline. The drain is rejected, but it cannot undo its own changes of the Node. The keeper of
+// the node, which is the component that maintains the conditions of the Node, does this when the
+// server is available again.
 func TestLostServerAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer("one")
@@ -186,11 +189,11 @@ func TestLostServerAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestLostDrain checks that the node undoes a drain after the loss of its process or of its
-// control-plane machine, but not a drain that still runs. A Node that an operator has cordoned
-// stays cordoned.
+// TestLostDrain checks that the keeper of a node undoes a drain whose process, or control-plane
+// machine, was lost. The keeper does not undo a drain that still runs. If an operator cordoned the
+// Node before the drain, the Node stays cordoned.
 func TestLostDrain(t *testing.T) {
-	for name, cordoned := range map[string]bool{"": false, "cordoned by an operator": true} {
+	for name, cordoned := range map[string]bool{"schedulable before the drain": false, "cordoned by an operator": true} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer("one")
 			s.set(false, "one")
@@ -210,21 +213,21 @@ func TestLostDrain(t *testing.T) {
 			result := s.start(ctx, nodespec.DrainRequest{Operation: "removal", By: "dora", Timeout: time.Hour})
 			time.Sleep(30 * time.Minute)
 			if got := shown(s.node(t)); got != "cordoned MaintenancePlanned=True DrainInProgress=True" {
-				t.Errorf("%s: while it runs: %s", name, got)
+				t.Errorf("%s: while the drain runs: %s", name, got)
 			}
 			s.set(true)
 			kill()
 			if _, err := result(); err == nil {
-				t.Errorf("%s: a killed drain has no error", name)
+				t.Errorf("%s: a killed drain returns no error", name)
 			}
 			s.set(false, "one")
 			time.Sleep(drainLife + maxSkew + period)
 			synctest.Wait()
 			if got := shown(s.node(t)); got != before {
-				t.Errorf("%s: after the loss: %s, want %s", name, got, before)
+				t.Errorf("%s: after the loss of the drain: %s, want %s", name, got, before)
 			}
 			if len(s.node(t).Annotations) > 0 {
-				t.Errorf("%s: %v", name, s.node(t).Annotations)
+				t.Errorf("%s: the Node still has the annotations %v", name, s.node(t).Annotations)
 			}
 		})
 	}

@@ -16,13 +16,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// startKeeper runs the component of a node until stop.
+// startKeeper runs the keeper of Node "a", which maintains the conditions of the Node, until stop
+// is called.
 func startKeeper(t *testing.T, s *server) (stop func()) {
 	stop, _ = startKeeperWith(t, s)
 	return stop
 }
 
-// startKeeperWith does the same as startKeeper, and also returns down, which announces a shutdown.
+// startKeeperWith does the same as startKeeper. It also returns the function down, which announces
+// a shutdown of the machine.
 func startKeeperWith(t *testing.T, s *server) (stop, down func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -41,26 +43,26 @@ func startKeeperWith(t *testing.T, s *server) (stop, down func()) {
 	}, func() { signals <- syscall.SIGPWR }
 }
 
-// The method kubelet writes the condition Ready of the Node, with the time of the report, as the
-// kubelet does after a boot.
-func (s *server) kubelet(t *testing.T, ready corev1.ConditionStatus, at time.Time) {
+// The method kubelet writes the condition Ready of the Node, as the kubelet does after a boot.
+// reported is the time of the kubelet's report.
+func (s *server) kubelet(t *testing.T, ready corev1.ConditionStatus, reported time.Time) {
 	t.Helper()
-	text := `{"status":{"conditions":[{"type":"Ready","status":"` + string(ready) + `","lastHeartbeatTime":"` + at.UTC().Format(time.RFC3339) + `"}]}}`
+	text := `{"status":{"conditions":[{"type":"Ready","status":"` + string(ready) + `","lastHeartbeatTime":"` + reported.UTC().Format(time.RFC3339) + `"}]}}`
 	if _, err := s.CoreV1().Nodes().Patch(t.Context(), "a", types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // TestMaintenance checks the conditions of a Node from a drain through a reboot until the node is
-// ready again. The report of the kubelet from before the reboot has no effect.
+// ready again. A report of the kubelet from before the reboot must not end the maintenance.
 func TestMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer("one")
-		is := func(when, want string) {
+		check := func(stage, want string) {
 			t.Helper()
 			synctest.Wait()
 			if got := shown(s.node(t)); got != want {
-				t.Errorf("%s: %s, want %s", when, got, want)
+				t.Errorf("%s: %s, want %s", stage, got, want)
 			}
 		}
 		s.kubelet(t, corev1.ConditionTrue, time.Now())
@@ -68,12 +70,12 @@ func TestMaintenance(t *testing.T) {
 		if _, err := Drain(t.Context(), s, "a", nodespec.DrainRequest{Operation: "reboot", By: "dora", Timeout: time.Minute}, quiet); err != nil {
 			t.Fatal(err)
 		}
-		is("drained", "cordoned MaintenancePlanned=True Drained=True")
+		check("after the drain", "cordoned MaintenancePlanned=True Drained=True")
 		if c := condition(s.node(t), corev1.NodeDrained); c.Reason != "OrlopReboot" || c.Message != "1 pods were evicted" {
 			t.Errorf("%+v", c)
 		}
 		down()
-		is("going", "cordoned Drained=True MaintenanceInProgress=True GracefulNodeShutdownInProgress=True")
+		check("during the shutdown", "cordoned Drained=True MaintenanceInProgress=True GracefulNodeShutdownInProgress=True")
 		if c := condition(s.node(t), corev1.NodeMaintenanceInProgress); c.Reason != "OrlopReboot" {
 			t.Errorf("%+v", c)
 		}
@@ -85,17 +87,18 @@ func TestMaintenance(t *testing.T) {
 		}
 		stop = startKeeper(t, s)
 		defer stop()
-		is("booted", "open MaintenanceInProgress=True")
+		check("after the boot", "open MaintenanceInProgress=True")
 		time.Sleep(period)
-		is("booted, with the old report of the kubelet", "open MaintenanceInProgress=True")
+		check("after the boot, with the old report of the kubelet", "open MaintenanceInProgress=True")
 		s.kubelet(t, corev1.ConditionFalse, time.Now())
-		is("not ready", "open MaintenanceInProgress=True")
+		check("after a report that the node is not ready", "open MaintenanceInProgress=True")
 		s.kubelet(t, corev1.ConditionTrue, time.Now())
-		is("ready", "open")
+		check("after a report that the node is ready", "open")
 	})
 }
 
-// TestWrongClock checks that the maintenance also ends if the clock was far ahead at the boot.
+// TestWrongClock checks that the maintenance also ends if the clock was far ahead at the boot, so
+// that each report of the kubelet seems to be older than the boot.
 func TestWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -118,7 +121,7 @@ func TestWrongClock(t *testing.T) {
 		s.kubelet(t, corev1.ConditionTrue, time.Now())
 		synctest.Wait()
 		if got := shown(s.node(t)); got != "open" {
-			t.Errorf("%s", got)
+			t.Errorf("the Node is %s, want open", got)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -142,7 +145,8 @@ func TestLeaveWithoutServer(t *testing.T) {
 	})
 }
 
-// TestForeignConditions checks that conditions of another program stay through all stages.
+// TestForeignConditions checks that no stage changes a condition that another program has set to
+// True. Each number is the count of conditions that the stage changes.
 func TestForeignConditions(t *testing.T) {
 	n := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 		{Type: corev1.NodeMaintenancePlanned, Status: corev1.ConditionTrue, Reason: "FirmwareUpdate"},
@@ -150,12 +154,12 @@ func TestForeignConditions(t *testing.T) {
 	}}}
 	for s, want := range map[stage]int{draining: 1, drained: 1, incomplete: 1, leaving: 2, undone: 0, booted: 0, ready: 1} {
 		if got := conditionChanges(n, s, cause{reasonOf("upgrade"), "x"}, time.Now()); len(got) != want {
-			t.Errorf("%s: %v", s, got)
+			t.Errorf("stage %s changes the conditions %v", s, got)
 		}
 	}
 }
 
-// TestConditionsOnce checks that a second pass changes none of the conditions of a stage.
+// TestConditionsOnce checks that a second pass of the same stage changes no condition.
 func TestConditionsOnce(t *testing.T) {
 	for s := range values {
 		api := newServer()

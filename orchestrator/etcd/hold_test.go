@@ -9,10 +9,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/emulation"
 )
 
-// TestOwnLevel checks that the table of levels has the version of etcd of this executable: without
-// its row, the next version could not hold etcd at this level.
+// TestOwnLevel checks that the table of levels has a row for the level of this executable, with its
+// version of etcd. Without this row, the next version could not hold etcd at this level.
 func TestOwnLevel(t *testing.T) {
 	if got, want := emulation.EtcdOf(level.Own()), minor(version.Version).String(); got != want {
-		t.Errorf("etcd at level %s: %q, and this executable has %s", level.Own(), got, want)
+		t.Errorf("the table has etcd %[2]q for level %[1]s, but this executable has %[3]s", level.Own(), got, want)
 	}
 }

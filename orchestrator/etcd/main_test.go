@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestMain runs at least four tests at a time, also on fewer processors: the tests of members wait
-// for timers of etcd, the longest for a minute, and use few CPU seconds.
+// TestMain runs at least four tests at a time, even on fewer processors. The tests of etcd members
+// mostly wait for timers of etcd, for up to a minute, and use little CPU time.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if runtime.GOMAXPROCS(0) < 4 {

@@ -38,7 +38,7 @@ type testMachine struct {
 	ended  chan error
 	ready  chan struct{}
 	why    chan string
-	config func(string) string // changes the configuration of etcd; nil: none
+	config func(string) string // changes the configuration of etcd, unless it is nil
 }
 
 // startAll starts the machines and waits until each votes.
@@ -52,7 +52,7 @@ func startAll(all []*testMachine) {
 }
 
 // newMachines makes n machines with the same etcd CA. The configuration of each machine names the
-// others. The parameter test is a number; each test uses another number, and so other addresses.
+// others. test is a number that differs between tests, so each test has its own addresses.
 func newMachines(t *testing.T, test byte, n int) []*testMachine {
 	t.Helper()
 	ca, err := pki.NewCA("etcd", time.Hour)
@@ -114,7 +114,7 @@ func (p *testMachine) start() {
 	}()
 }
 
-// stop stops the machine. For the others it is the same as a power cut.
+// stop stops the machine. The other machines see no difference to a power cut.
 func (p *testMachine) stop() {
 	p.t.Helper()
 	p.cancel()
@@ -141,7 +141,7 @@ func (p *testMachine) waitListening() {
 	}
 }
 
-// wipe deletes the disk of the machine.
+// wipe deletes the etcd data of the machine, as if it had a new disk.
 func (p *testMachine) wipe() {
 	p.t.Helper()
 	for _, dir := range []string{p.dirs.EtcdData, p.dirs.EtcdSnapshots, p.dirs.Level} {
@@ -163,7 +163,7 @@ func (p *testMachine) waitVoting() {
 		p.ended <- err
 		p.t.Fatalf("%s has ended: %v\n%s", p.spec.Node.Name, err, p.log())
 	case <-time.After(time.Minute):
-		p.t.Fatalf("%s is no member after a minute; said last: %s\n%s", p.spec.Node.Name, p.said(), p.log())
+		p.t.Fatalf("%s is no voting member after a minute; its last report: %s\n%s", p.spec.Node.Name, p.said(), p.log())
 	}
 }
 
@@ -178,13 +178,14 @@ func (p *testMachine) waitReport(part string) {
 				return
 			}
 		case <-p.ready:
-			p.t.Fatalf("%s is a member, and has not said %q", p.spec.Node.Name, part)
+			p.t.Fatalf("%s is a member, and has not reported %q", p.spec.Node.Name, part)
 		case <-late:
-			p.t.Fatalf("%s has not said %q", p.spec.Node.Name, part)
+			p.t.Fatalf("%s has not reported %q within a minute", p.spec.Node.Name, part)
 		}
 	}
 }
 
+// said returns the last report of the machine.
 func (p *testMachine) said() (last string) {
 	for {
 		select {
@@ -235,7 +236,7 @@ func (p *testMachine) get(key, want string) {
 	})
 }
 
-// members returns the names of the voting members, according to its etcd.
+// members returns the names of the voting members, according to the etcd of the machine.
 func (p *testMachine) members() (names []string) {
 	p.t.Helper()
 	s := p.local().members().status(context.Background())
@@ -250,8 +251,8 @@ func (p *testMachine) members() (names []string) {
 	return names
 }
 
-// TestMembers has three machines bootstrap a cluster, lose a machine with its disk, and get it back
-// without an operator.
+// TestMembers checks that three machines bootstrap a cluster, and that a machine that lost its disk
+// joins again without an operator.
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 1, 3)
@@ -292,8 +293,9 @@ func TestMembers(t *testing.T) {
 	c.get("/x", "2")
 }
 
-// TestRemove checks that a member is removed only if the others have a quorum without it, and that
-// it reports the next step when it returns.
+// TestRemove checks that a member can be removed only if enough of the other members answer for a
+// quorum without it. A removed member that starts again ends with an error that names the next
+// step.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 2, 3)
@@ -302,22 +304,22 @@ func TestRemove(t *testing.T) {
 	c.stop()
 	ctx := context.Background()
 	if _, err := a.local().members().remove(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would") {
-		t.Fatalf("removing b: %v", err)
+		t.Fatalf("remove of b, without which there is no quorum: %v", err)
 	}
 	if _, err := a.local().members().remove(ctx, "x"); err == nil || !strings.Contains(err.Error(), "no member") {
-		t.Fatalf("removing an unknown member: %v", err)
+		t.Fatalf("remove of an unknown member: %v", err)
 	}
 	if _, err := a.local().members().rejoin(ctx); err == nil || !strings.Contains(err.Error(), "is a member with a quorum") {
-		t.Fatalf("a member rejoins: %v", err)
+		t.Fatalf("rejoin of a member with a quorum: %v", err)
 	}
 	if _, err := a.local().members().recover(ctx); err == nil || !strings.Contains(err.Error(), b.at()+" has a quorum") {
-		t.Fatalf("recovering a working cluster: %v", err)
+		t.Fatalf("recover in a cluster with a quorum: %v", err)
 	}
 	if err := a.local().members().checkSole(ctx, "cannot restore"); err == nil || !strings.Contains(err.Error(), b.at()+" serves the cluster's data") {
-		t.Fatalf("restoring one of three: %v", err)
+		t.Fatalf("restore on one of three machines: %v", err)
 	}
 	if _, err := a.local().members().leave(ctx); err == nil || !strings.Contains(err.Error(), "only 1 would") {
-		t.Fatalf("a leaves: %v", err)
+		t.Fatalf("leave of a, without which there is no quorum: %v", err)
 	}
 	if _, err := a.local().members().remove(ctx, "c"); err != nil {
 		t.Fatal(err)
@@ -327,10 +329,10 @@ func TestRemove(t *testing.T) {
 	case err := <-c.ended:
 		c.ended <- err
 		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd rejoin") {
-			t.Fatalf("c has ended: %v", err)
+			t.Fatalf("c has ended without the next step: %v", err)
 		}
 	case <-time.After(time.Minute):
-		t.Fatalf("c does not see that it was removed\n%s", c.log())
+		t.Fatalf("c does not end after its removal\n%s", c.log())
 	}
 	c.stop()
 	if _, err := c.local().members().rejoin(ctx); err != nil {
@@ -353,8 +355,9 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRecover loses two of three disks. Nothing happens without an operator. After `recover` the
-// third machine continues alone with all acknowledged writes, and the others join it.
+// TestRecover deletes the data of two of three machines. Without an operator, no machine serves.
+// After `recover`, the third machine continues alone with all acknowledged writes, and the others
+// join it.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 3, 3)
@@ -371,10 +374,10 @@ func TestRecover(t *testing.T) {
 	b.start()
 	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, but too few of them answer")
 	if _, err := c.local().members().rejoin(context.Background()); err == nil || !strings.Contains(err.Error(), "there is no member to join") {
-		t.Fatalf("the last one that has the data drops them: %v", err)
+		t.Fatalf("rejoin of c, which has the only copy of the data: %v", err)
 	}
 	if s := c.local().members().status(context.Background()); s.Problem != "" || len(s.Members) != 3 || s.Leader != "" {
-		t.Fatalf("without a quorum: %+v", s)
+		t.Fatalf("the status of c without a quorum: %+v", s)
 	}
 	// Machine c restarts. Its etcd has then had no quorum since its start.
 	c.stop()
@@ -384,23 +387,23 @@ func TestRecover(t *testing.T) {
 	began := time.Now()
 	// The operator must see how recent the data of each machine are, although etcd answers nothing.
 	if s := c.local().members().status(context.Background()); s.RaftTerm == 0 || s.RaftIndex == 0 {
-		t.Errorf("its progress is not visible: %+v", s)
+		t.Errorf("the status of c has no Raft term or index: %+v", s)
 	}
 	if s := c.local().members().status(context.Background()); s.Problem != "etcd waits for a quorum: 1 of 3 members run, the quorum is 2" || len(s.Members) != 3 || s.Members[2].Problem != waitsForQuorum || s.Members[0].Problem == "" {
-		t.Errorf("before there was a quorum: %+v", s)
+		t.Errorf("the status of c, whose etcd has had no quorum since its start: %+v", s)
 	}
 	if _, err := Snapshot(context.Background(), c.dirs, nil); err == nil || !strings.Contains(err.Error(), "does not answer") {
-		t.Errorf("a snapshot: %v", err)
+		t.Errorf("a snapshot without a quorum: %v", err)
 	}
 	if err := c.local().members().checkSole(context.Background(), "cannot restore"); err == nil || !strings.Contains(err.Error(), "the cluster has 3 members") {
-		t.Errorf("restoring one of three: %v", err)
+		t.Errorf("restore on one of three machines: %v", err)
 	}
 	done, err := c.local().members().recover(context.Background())
 	if took := time.Since(began); took > time.Minute {
-		t.Errorf("that took %v", took)
+		t.Errorf("the requests to c without a quorum took %v", took)
 	}
 	if err != nil || !slices.Equal(done.RemovedMembers, []string{"a", "b"}) {
-		t.Fatalf("recovers without %v: %v", done.RemovedMembers, err)
+		t.Fatalf("recover removed %v: %v", done.RemovedMembers, err)
 	}
 	c.stop()
 	c.start()
@@ -418,7 +421,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// TestGrow adds a second machine to a cluster of one machine, which did not listen for peers.
+// TestGrow adds a second machine to a cluster of one machine. At first, the configuration of the
+// first machine names no control-plane machines, so its etcd does not listen for peers.
 func TestGrow(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 4, 2)
@@ -447,9 +451,9 @@ func (p *testMachine) waitEnd(part string) {
 			p.t.Fatalf("%s has ended: %v; want %q", p.spec.Node.Name, err, part)
 		}
 	case <-p.ready:
-		p.t.Fatalf("%s serves", p.spec.Node.Name)
+		p.t.Fatalf("%s serves, want the end of Run", p.spec.Node.Name)
 	case <-time.After(time.Minute):
-		p.t.Fatalf("%s does not end; said last: %s\n%s", p.spec.Node.Name, p.said(), p.log())
+		p.t.Fatalf("%s does not end; its last report: %s\n%s", p.spec.Node.Name, p.said(), p.log())
 	}
 }
 
@@ -478,8 +482,9 @@ func TestUncommittedBootstrap(t *testing.T) {
 	a.get("/x", "1")
 }
 
-// newLog makes a log of etcd without an entry, for the member with the ID number in the cluster
-// with the ID cluster. It also makes an empty file in the data directory, and returns its path.
+// newLog makes a log of etcd without an entry. number is the ID of the member, and cluster the ID
+// of the cluster. It also makes an empty file in the data directory, and returns the path of this
+// file.
 func newLog(t *testing.T, k localMember, number, cluster uint64) (beside string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(k.database()), 0o700); err != nil {
@@ -547,15 +552,15 @@ func TestRecoverVote(t *testing.T) {
 			} else if !errors.Is(err, errNoVote) {
 				t.Errorf("%+v, %v", done, err)
 			}
-			// forcesNewCluster checks the database again, because a running etcd may have reported
-			// another state to recover.
+			// forcesNewCluster checks the database again, because etcd may have written
+			// to it after the method recover.
 			if err := m.local.writeOrder(nodespec.ForceNewClusterFile); err != nil {
 				t.Fatal(err)
 			}
 			if alone, err := m.local.members().forcesNewCluster(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.local.at(nodespec.ForceNewClusterFile)) != c.votes {
-				t.Errorf("starts alone: %t, %v", alone, err)
+				t.Errorf("forcesNewCluster: %t, %v", alone, err)
 			}
-			// The machine has rebooted before it performed the requests.
+			// The machine has rebooted before it carried out the two requests.
 			for _, name := range []string{nodespec.ForceNewClusterFile, nodespec.RejoinFile} {
 				if err := os.WriteFile(m.local.at(name), []byte("of another start"), 0o600); err != nil {
 					t.Fatal(err)
@@ -583,7 +588,7 @@ func TestLeaveNoAnswer(t *testing.T) {
 	c.withClient(func(ctx context.Context, client *clientv3.Client) {
 		s, failed := client.Status(ctx, endpoint(c.dirs))
 		if err != nil || failed != nil || s.Header.MemberId != number || s.Header.ClusterId != cluster {
-			t.Fatalf("its log is of member %x of %x: %v; it is %v, %v", number, cluster, err, s, failed)
+			t.Fatalf("the log of c names member %x of cluster %x: %v; its etcd states %v, %v", number, cluster, err, s, failed)
 		}
 	})
 	b.stop()
@@ -595,46 +600,46 @@ func TestLeaveNoAnswer(t *testing.T) {
 		}
 	}
 	if left, err := deaf.members().leave(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
-		t.Errorf("c leaves, whose vote counts: %v %v", left, err)
+		t.Errorf("leave of c, without which there is no quorum: %v %v", left, err)
 	}
 	if _, err := deaf.members().rejoin(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
-		t.Errorf("c drops its data, whose vote counts: %v", err)
+		t.Errorf("rejoin of c, without which there is no quorum: %v", err)
 	}
-	// Now something listens on its socket but does not answer, and no other machine answers. Both
-	// states may be temporary, so the caller has to try again.
+	// Now a program listens on the socket of etcd but does not answer, and no other machine
+	// answers. Both states may be temporary, so the caller has to try again.
 	socket, err := net.Listen("unix", deaf.dirs.EtcdSocket())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer socket.Close()
 	cut := deaf
-	cut.spec.Node.IPs = b.spec.Node.IPs // nothing answers there, either
+	cut.spec.Node.IPs = b.spec.Node.IPs // b is stopped, so nothing answers there
 	cut.spec.ControlPlanes = []netip.Addr{b.spec.Node.IPs[0], netip.MustParseAddr("127.0.0.1")}
 	if left, err := cut.members().leave(ctx); err == nil || !strings.Contains(err.Error(), "try again") {
-		t.Errorf("c leaves, and nothing is known of the others: %v %v", left, err)
+		t.Errorf("leave of c, which reaches no other machine: %v %v", left, err)
 	}
 	b.start()
 	b.waitVoting()
 	c.stop()
-	// While the others have no leader, no member serves, so leave changes nothing. On a busy
-	// computer, they can be without a leader for a moment here.
+	// While the others have no leader, no member serves, and leave changes nothing. On a busy
+	// computer, the others can be without a leader for a short time here.
 	left, err := c.local().members().leave(ctx)
 	for late := time.Now().Add(time.Minute); err == nil && left == nil && time.Now().Before(late); {
 		left, err = c.local().members().leave(ctx)
 	}
 	if err != nil || left.GetName() != "c" {
-		t.Fatalf("c, which is off, leaves: %v %v", left, err)
+		t.Fatalf("leave of c, which is stopped: %v %v", left, err)
 	}
 	if got := a.members(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Fatalf("a knows the members %v", got)
 	}
 	if left, err := c.local().members().leave(ctx); err != nil || left.GetId() != "" {
-		t.Fatalf("c leaves again: %v %v", left, err)
+		t.Fatalf("second leave of c: %v %v", left, err)
 	}
 	b.stop()
 	a.stop()
 	if left, err := a.local().members().leave(ctx); err != nil || left.GetId() != "" {
-		t.Fatalf("a leaves where no member serves: %v %v", left, err)
+		t.Fatalf("leave of a, while no member serves: %v %v", left, err)
 	}
 }
 
@@ -694,15 +699,16 @@ func TestOtherCluster(t *testing.T) {
 	a.waitVoting()
 	a.get("/x", "1")
 	if f, err := a.local().savepoints().lastFormat(); err != nil || f != ownFormat() {
-		t.Errorf("%v, %v", f, err)
+		t.Errorf("the format after rejoin: %v, %v", f, err)
 	}
 	if left, _ := filepath.Glob(a.local().at("*" + savepointSuffix)); len(left) > 0 {
-		t.Errorf("%q is left", left)
+		t.Errorf("rejoin left the savepoints %q", left)
 	}
 }
 
-// TestServedStaysServed checks the data that a rollback did not replace because there were other
-// members. The data must stay when the machine is the only member later.
+// TestServedStaysServed checks data that a rollback did not replace by the savepoint, because the
+// cluster had another member. Later the machine is the only member, and must still serve these
+// data.
 func TestServedStaysServed(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 8, 2)
@@ -720,7 +726,7 @@ func TestServedStaysServed(t *testing.T) {
 	a.start()
 	a.waitVoting()
 	if f, err := a.local().savepoints().lastFormat(); err != nil || f != ownFormat() || exists(a.local().savepoints().file()) {
-		t.Errorf("%v, %v; saved data: %t", f, err, exists(a.local().savepoints().file()))
+		t.Errorf("%v, %v; the savepoint exists: %t", f, err, exists(a.local().savepoints().file()))
 	}
 	a.put("/x", "2")
 	if _, err := b.local().members().leave(ctx); err != nil {

@@ -33,16 +33,17 @@ var released = format{"3.6.8", "v1.36.3"}
 // program.
 func buildPrevious(t *testing.T) string {
 	t.Helper()
-	to := filepath.Join(t.TempDir(), "previous")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", to, ".")
+	program := filepath.Join(t.TempDir(), "previous")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", program, ".")
 	build.Dir, build.Env = "testdata/previous", append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the etcd of 0.1.0: %v\n%s", err, out)
 	}
-	return to
+	return program
 }
 
-// previousMachine is a machine that can also run the etcd of release 0.1.0, in a process.
+// previousMachine is a machine that can also run the etcd of release 0.1.0, as a process of its
+// own.
 type previousMachine struct {
 	*testMachine
 	program string
@@ -51,7 +52,8 @@ type previousMachine struct {
 	exited  chan error
 }
 
-// startPrevious starts the etcd of release 0.1.0, and records its format as this release does.
+// startPrevious starts the etcd of release 0.1.0, and records the format of the release, as the
+// release does.
 func (p *previousMachine) startPrevious() {
 	p.t.Helper()
 	p.execPrevious()
@@ -107,13 +109,13 @@ func smaller(config string) string {
 	return strings.NewReplacer("snapshot-count: 5000", "snapshot-count: 50", "snapshot-catchup-entries: 1000", "snapshot-catchup-entries: 10").Replace(config)
 }
 
-// stopPrevious stops the process.
+// stopPrevious stops the process of the etcd of release 0.1.0.
 func (p *previousMachine) stopPrevious() {
 	p.t.Helper()
 	if p.process == nil {
 		return
 	}
-	_ = p.process.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.process.Process.Signal(syscall.SIGTERM) // the process may have ended before
 	select {
 	case <-p.exited:
 	case <-time.After(30 * time.Second):
@@ -154,8 +156,8 @@ func (p *previousMachine) read() error {
 	return err
 }
 
-// startPresent starts the present version with the level that StartLevel returns, as its process
-// does.
+// startPresent starts the etcd of the present version at the level that StartLevel returns, as
+// process "api" does.
 func (p *previousMachine) startPresent() {
 	p.t.Helper()
 	first, err := StartLevel(p.spec, p.dirs)
@@ -179,7 +181,7 @@ func (p *previousMachine) status() (out *clientv3.StatusResponse) {
 	return out
 }
 
-// waitStorage waits until the machine's etcd stores its data in a version.
+// waitStorage waits until the machine's etcd stores its data in the version that begins with want.
 func (p *previousMachine) waitStorage(want string) {
 	p.t.Helper()
 	got := ""
@@ -191,7 +193,7 @@ func (p *previousMachine) waitStorage(want string) {
 	p.t.Fatalf("%s stores its data in version %s, want %s\n%s", p.spec.Node.Name, got, want, p.log())
 }
 
-// newPreviousMachines makes machines, and starts the etcd of release 0.1.0 on them.
+// newPreviousMachines makes n machines, and starts the etcd of release 0.1.0 on them.
 func newPreviousMachines(t *testing.T, test byte, n int) []*previousMachine {
 	t.Helper()
 	program := buildPrevious(t)
@@ -280,14 +282,14 @@ func (w *writer) acknowledged() []string {
 	return append([]string(nil), w.keys...)
 }
 
-// waitWrites waits until the number more of further writes is acknowledged. After 100 writes, each
-// member has taken a snapshot.
-func (w *writer) waitWrites(t *testing.T, more int) {
+// waitWrites waits until etcd has acknowledged count further writes. After 100 writes, each member
+// has taken a snapshot.
+func (w *writer) waitWrites(t *testing.T, count int) {
 	t.Helper()
 	before := len(w.acknowledged())
-	for end := time.Now().Add(2 * time.Minute); len(w.acknowledged()) < before+more; <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); len(w.acknowledged()) < before+count; <-time.After(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d writes of %d in two minutes", len(w.acknowledged())-before, more)
+			t.Fatalf("%d writes of %d in two minutes", len(w.acknowledged())-before, count)
 		}
 	}
 }
@@ -347,7 +349,7 @@ func serveAPIs(t *testing.T, all []*previousMachine) {
 	}
 }
 
-// refuse checks that the level cannot be raised, for a reason that contains part.
+// The method refuse checks that raising the level returns an error that contains part.
 func (p *previousMachine) refuse(part string) {
 	p.t.Helper()
 	raised, err := p.turns().raise(context.Background(), nodespec.RaiseLevel{By: "dora"})
@@ -380,7 +382,7 @@ func TestTwoPhases(t *testing.T) {
 			if i > 0 {
 				a.refuse("control-plane machine " + p.spec.Node.Name + " is away: ")
 			}
-			writes.waitWrites(t, 100) // the machine then needs a snapshot from another machine
+			writes.waitWrites(t, 100) // after these, the machine needs a snapshot
 			p.startPresent()
 			writes.waitWrites(t, 100)
 			if i < len(all)-1 {
@@ -406,8 +408,8 @@ func TestTwoPhases(t *testing.T) {
 		}
 	}
 
-	// A lost machine is replaced at the old level. The process of the new machine learns the level
-	// from etcd.
+	// A machine with an empty disk replaces the lost machine, at the old level. The process of
+	// the new machine gets the level from etcd.
 	c.stop()
 	c.wipe()
 	first, err := StartLevel(c.spec, c.dirs)
@@ -423,7 +425,7 @@ func TestTwoPhases(t *testing.T) {
 			t.Fatalf("the process has ended: %v\n%s", err, c.log())
 		}
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("the process does not start again; said last: %s\n%s", c.said(), c.log())
+		t.Fatalf("the process does not end, to start at the old level; its last report: %s\n%s", c.said(), c.log())
 	}
 	c.stop()
 	c.startPresent()
@@ -464,7 +466,7 @@ func raiseLevel(t *testing.T, all []*previousMachine) {
 	}
 	turn := turnOf(b.testMachine, false)
 	if seen := b.turns().take(ctx, turn); seen.Turn.Machine != "b" {
-		t.Fatalf("%+v", seen)
+		t.Fatalf("b did not get the turn: %+v", seen)
 	}
 	a.refuse("control-plane machine b reboots since")
 	if err := b.turns().giveBack(ctx, "b"); err != nil {
@@ -475,7 +477,7 @@ func raiseLevel(t *testing.T, all []*previousMachine) {
 		t.Fatalf("raised %+v: %v", raised, err)
 	}
 	if again, err := b.turns().raise(ctx, nodespec.RaiseLevel{By: "eve"}); err != nil || again.From != level.Own() || again.To != level.Own() {
-		t.Errorf("raised again %+v: %v", again, err)
+		t.Errorf("second raise %+v: %v", again, err)
 	}
 	var details []string
 	runner := func(p *previousMachine) *levelRunner {
@@ -495,7 +497,7 @@ func raiseLevel(t *testing.T, all []*previousMachine) {
 		t.Fatal(err)
 	}
 	if err := second.pass(ctx); err == nil {
-		t.Error("b does not start again")
+		t.Error("b does not end, to start again at the new level")
 	}
 	if err := second.returnTurn(ctx); err != nil {
 		t.Fatal(err)
@@ -512,9 +514,9 @@ func describeLevel(t *testing.T, p *previousMachine) (detail string) {
 	return detail
 }
 
-// TestStartLevel checks the level with which a process starts before etcd answers. It is the level
-// of the last start, from a file. If the file is missing or damaged, it is the level of the version
-// that has written the data. Without data, it is the level of the own version.
+// TestStartLevel checks the level at which a process starts before etcd answers. A file has the
+// level of the last start. If the file is missing or damaged, the level is that of the version that
+// has written the data. Without data, it is the level of this executable.
 func TestStartLevel(t *testing.T) {
 	m := newMember(t).local
 	file := filepath.Join(m.dirs.Level, "level")
@@ -549,7 +551,7 @@ func TestStartLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	starts(level.Own())
-	// The data of several members do not roll back, so the level stays.
+	// A rollback does not replace the data of several members, so the level stays.
 	if err := level.Write(m.dirs, newer); err != nil {
 		t.Fatal(err)
 	}

@@ -45,8 +45,8 @@ func TestRestoredTurn(t *testing.T) {
 	})
 }
 
-// TestDescribeWithoutEtcd checks that the component does not report that the level can be raised
-// while etcd does not answer.
+// TestDescribeWithoutEtcd checks that the component "level" does not report that the level can be
+// raised while etcd does not answer.
 func TestDescribeWithoutEtcd(t *testing.T) {
 	m := newMember(t)
 	old := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor - 1}
@@ -67,8 +67,9 @@ func TestDescribeWithoutEtcd(t *testing.T) {
 	}
 }
 
-// TestHeldVersion checks that etcd is held at the level with which the process has started if no
-// level is stored. A full database has no stored level, and etcd would still raise its version.
+// TestHeldVersion checks the version at which etcd is held: that of the stored level, or, if no
+// level is stored, that of the level at which the process has started. If the database is full, the
+// level cannot be stored, but etcd would still raise its version.
 func TestHeldVersion(t *testing.T) {
 	old, own := emulation.Minor{Major: 1, Minor: 36}, emulation.Minor{Major: 1, Minor: 37}
 	for _, test := range []struct {
@@ -83,7 +84,8 @@ func TestHeldVersion(t *testing.T) {
 	}
 }
 
-// electing is a client of an etcd with changes of the leader during the first transactions.
+// electing is a client of an etcd whose first transactions, changes in number, fail because the
+// leader changes.
 type electing struct {
 	clientv3.KV
 	changes int
@@ -108,7 +110,8 @@ func (t electingTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-// TestLevelDuringElection checks that a change of the leader does not end the start of a process.
+// TestLevelDuringElection checks that ensureLevel repeats a transaction that failed because the
+// leader changed, so the start of a process continues.
 func TestLevelDuringElection(t *testing.T) {
 	m := newMember(t)
 	m.serve(ownFormat(), func(c *clientv3.Client) {
@@ -120,7 +123,7 @@ func TestLevelDuringElection(t *testing.T) {
 }
 
 // TestNewerLevel checks that a process below the level of the cluster returns an error with the
-// remedy, and does not change the level file, so the process does not restart for ever.
+// remedy. It does not write the level file, because the process would then restart without end.
 func TestNewerLevel(t *testing.T) {
 	m := newMember(t)
 	newer := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor + 1}
@@ -136,7 +139,7 @@ func TestNewerLevel(t *testing.T) {
 			t.Error(err)
 		}
 		if now, err := level.Read(m.local.dirs); err == nil {
-			t.Errorf("the file has level %v", now)
+			t.Errorf("startLevel has written level %v to the level file", now)
 		}
 	})
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// encryptionConfig configures the keys of these names. Each key is its name, repeated.
+// encryptionConfig returns a configuration with keys of these names. Each key is its name,
+// repeated.
 func encryptionConfig(names ...string) []byte {
 	var list strings.Builder
 	for _, name := range names {
@@ -26,8 +27,9 @@ func encryptionConfig(names ...string) []byte {
 		list.String() + "  - identity: {}\n")
 }
 
-// TestReencrypt checks that Secrets of every key, and plain Secrets, are encrypted with the first
-// key, page by page, and that no other key of etcd is written.
+// TestReencrypt checks that reencrypt encrypts all Secrets with the first key, page by page:
+// Secrets that are encrypted with another key, and plain Secrets. It must not write any other
+// object of etcd.
 func TestReencrypt(t *testing.T) {
 	ctx := context.Background()
 	m := newMember(t)
@@ -73,7 +75,7 @@ func TestReencrypt(t *testing.T) {
 		}
 		configure("new", "old")
 		want := nodespec.ReencryptResult{Secrets: others + 2, Reencrypted: others + 1}
-		for range 2 { // counting changes nothing
+		for range 2 { // a count changes nothing
 			if r, err := reencrypt(ctx, m.local, true); err != nil || r != want {
 				t.Fatalf("counted %+v, %v; want %+v", r, err, want)
 			}
@@ -82,7 +84,7 @@ func TestReencrypt(t *testing.T) {
 			t.Fatalf("%+v, %v; want %+v", r, err, want)
 		}
 		if r, err := reencrypt(ctx, m.local, false); err != nil || r.Reencrypted != 0 {
-			t.Errorf("again: %+v, %v; want nothing left", r, err)
+			t.Errorf("second reencrypt: %+v, %v; want no further Secret", r, err)
 		}
 		alone := read("new")
 		all, err := c.Get(ctx, secretsPrefix, clientv3.WithPrefix())
@@ -95,16 +97,16 @@ func TestReencrypt(t *testing.T) {
 				t.Errorf("%s: %q, stale %t, %v", kv.Key, plain, stale, err)
 			}
 			if n, ok := strings.CutPrefix(string(kv.Key), secretsPrefix+"ns/s"); ok && string(plain) != fmt.Sprintf("k8s\x00content %s", strings.TrimLeft(n[:2], "0")+n[2:]) {
-				t.Errorf("%s holds %q", kv.Key, plain)
+				t.Errorf("%s contains %q", kv.Key, plain)
 			}
 		}
 		if other, err := c.Get(ctx, "/registry/secretsofothers/ns/x"); err != nil || string(other.Kvs[0].Value) != "k8s\x00not a Secret" {
-			t.Errorf("what is no Secret: %v, %v", other, err)
+			t.Errorf("an object that is not a Secret was changed: %v, %v", other, err)
 		}
 		if after, err := c.Get(ctx, secretsPrefix+"ns/new"); err != nil || after.Kvs[0].ModRevision != before.Kvs[0].ModRevision {
-			t.Errorf("what was sealed by the first key was written again: %v", err)
+			t.Errorf("a Secret that was encrypted with the first key was written again: %v", err)
 		}
-		// No key decrypts this Secret: the error names it, and no Secret counts as done.
+		// No key decrypts this Secret, so reencrypt returns an error that names it.
 		put(c, secretsPrefix+"ns/lost", "foreign", "k8s\x00lost")
 		if _, err := reencrypt(ctx, m.local, false); err == nil || !strings.Contains(err.Error(), "Secret ns/lost: is encrypted with a key that this machine cannot use") {
 			t.Errorf("an unknown key: %v", err)

@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedFiles reads each file beside the data that version 0.1.0 has written, and writes the
-// same files into a new directory.
+// TestReleasedFiles reads each file that version 0.1.0 has written beside the etcd data. Then it
+// writes the same files into a new directory and compares them.
 func TestReleasedFiles(t *testing.T) {
 	spec := nodespec.Spec{Version: "0.1.0", Node: nodespec.Node{Name: "m1"}}
 	was, is := localMember{dirs.Dirs{EtcdSnapshots: releasedtest.Copy(t, ".")}, spec}, localMember{dirs.Dirs{EtcdSnapshots: t.TempDir()}, spec}
@@ -49,7 +49,7 @@ func TestReleasedFiles(t *testing.T) {
 
 	for _, name := range []string{nodespec.ForceNewClusterFile, nodespec.RejoinFile} {
 		if !was.isStale(name) {
-			t.Errorf("%s is not an order of an earlier boot", name)
+			t.Errorf("%s does not count as a request from an earlier boot", name)
 		}
 		order, err := os.ReadFile(was.at(name))
 		do(errors.Join(err, os.WriteFile(is.at(name), order, 0o600)))

@@ -22,7 +22,8 @@ import (
 
 var thisFormat = format{"3.7.8", "v1.37.3"}
 
-// snapshotFile returns a file with a snapshot of etcd. It has no name, as on a machine.
+// snapshotFile returns a file with a snapshot of etcd. As on a machine, the file is deleted and has
+// only an open descriptor.
 func (m testMember) snapshotFile() *os.File {
 	m.t.Helper()
 	f, err := os.CreateTemp(m.t.TempDir(), "snapshot")
@@ -49,8 +50,8 @@ func (m testMember) prepare(file *os.File) nodespec.EtcdRestored {
 	return r
 }
 
-// putBack returns the record of the last restore.
-func (m testMember) putBack() nodespec.EtcdRestored {
+// lastRestore returns the record of the last restore.
+func (m testMember) lastRestore() nodespec.EtcdRestored {
 	m.t.Helper()
 	r, err := readRestored(m.local.at(nodespec.LastRestoreFile))
 	if err != nil {
@@ -59,7 +60,7 @@ func (m testMember) putBack() nodespec.EtcdRestored {
 	return r
 }
 
-// expect fails the test unless exactly these keys and formatKey exist.
+// expect fails the test if the keys of etcd are not exactly these. It ignores formatKey.
 func (m testMember) expect(c *clientv3.Client, keys ...string) {
 	m.t.Helper()
 	all, err := c.Get(context.Background(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -77,9 +78,9 @@ func (m testMember) expect(c *clientv3.Client, keys ...string) {
 	}
 }
 
-// TestRestore restores a snapshot while etcd runs. The restored data have revisions above each
-// revision that a client has seen. The test then restores the replaced data while etcd does not
-// run.
+// TestRestore restores a snapshot while etcd runs. After that, each new revision is higher than
+// each revision that a client has seen. Then the test undoes the restore while etcd does not run,
+// and undoes the undo.
 func TestRestore(t *testing.T) {
 	m := newMember(t)
 	var last int64
@@ -102,10 +103,10 @@ func TestRestore(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		m.expect(c, "kept")
 		if r := m.put(c, "again", 1); r <= last {
-			t.Errorf("revision %d comes after %d, which a client may remember", r, last)
+			t.Errorf("the revision after the restore is %d, and not above %d, which a client may remember", r, last)
 		}
 		if _, err := c.Get(t.Context(), "kept", clientv3.WithRev(last)); !errors.Is(err, rpctypes.ErrCompacted) {
-			t.Errorf("a revision that is gone: %v", err)
+			t.Errorf("a read of a revision from before the restore: %v, want ErrCompacted", err)
 		}
 		s := m.local.members().status(t.Context())
 		if s.Problem != "" || s.Leader == "" || s.Leader != s.Id || s.Restored == nil || s.Restored.Replaced != last || s.UndoSize == 0 || s.Size == 0 || s.Used > s.Size {
@@ -114,19 +115,19 @@ func TestRestore(t *testing.T) {
 	})
 	m.prepare(nil)
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "later", "latest") })
-	if r := m.putBack(); !r.Undo || r.Revision != last {
+	if r := m.lastRestore(); !r.Undo || r.Revision != last {
 		t.Errorf("%+v", r)
 	}
 	m.prepare(nil)
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "again", "kept") })
 	// the three files are format.json, put-back.json and undo.snapshot
 	if left, _ := filepath.Glob(m.local.at("*")); len(left) != 3 {
-		t.Errorf("%q is left", left)
+		t.Errorf("the remaining files are %q, want three", left)
 	}
 }
 
-// collecting is a context that runs the garbage collector, and so finalizers of unused files, at
-// each call of Deadline.
+// collecting is a context. Each call of its method Deadline runs the garbage collector, and so the
+// finalizers, which close files that the code no longer uses.
 type collecting struct{ context.Context }
 
 func (c collecting) Deadline() (time.Time, bool) {
@@ -139,8 +140,8 @@ func (c collecting) Deadline() (time.Time, bool) {
 	return c.Context.Deadline()
 }
 
-// TestRestoreHeld checks that the file of the snapshot stays open while it is read, although the
-// code uses only its path.
+// TestRestoreHeld checks that the file of the snapshot stays open until it has been read. The code
+// uses only the path of the file, so the garbage collector could close it earlier.
 func TestRestoreHeld(t *testing.T) {
 	m := newMember(t)
 	var f *os.File
@@ -160,28 +161,27 @@ func TestRestoreHeld(t *testing.T) {
 
 // TestRestoreElsewhere restores the data of another machine on a machine without data.
 func TestRestoreElsewhere(t *testing.T) {
-	from, to := newMember(t), newMember(t)
+	source, target := newMember(t), newMember(t)
 	var f *os.File
-	from.serve(thisFormat, func(c *clientv3.Client) {
-		from.put(c, "kept", 1)
-		f = from.snapshotFile()
+	source.serve(thisFormat, func(c *clientv3.Client) {
+		source.put(c, "kept", 1)
+		f = source.snapshotFile()
 	})
-	to.local.spec.Node.Name = "other"
-	if err := os.WriteFile(to.local.at(undoFile), []byte("of an earlier restore"), 0o600); err != nil {
+	target.local.spec.Node.Name = "other"
+	if err := os.WriteFile(target.local.at(undoFile), []byte("from an earlier restore"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	to.prepare(f)
-	to.serve(thisFormat, func(c *clientv3.Client) { to.expect(c, "kept") })
-	if r := to.putBack(); r.Replaced != 0 {
+	target.prepare(f)
+	target.serve(thisFormat, func(c *clientv3.Client) { target.expect(c, "kept") })
+	if r := target.lastRestore(); r.Replaced != 0 {
 		t.Errorf("%+v", r)
 	}
-	if exists(to.local.at(undoFile)) {
+	if exists(target.local.at(undoFile)) {
 		t.Error("an undo file exists, although the restore has replaced no data")
 	}
 }
 
-// TestRestoreBroken checks that data which etcd cannot open for any reason do not prevent a
-// restore.
+// TestRestoreBroken checks that a restore works although etcd cannot open the present data.
 func TestRestoreBroken(t *testing.T) {
 	for name, breaks := range map[string]func(db string) error{
 		"truncated":    func(db string) error { return os.Truncate(db, 9000) },
@@ -217,15 +217,15 @@ func TestRestoreBroken(t *testing.T) {
 			m.serve(thisFormat, func(c *clientv3.Client) {
 				m.expect(c, "kept")
 				if r := m.put(c, "again", 1); r <= last {
-					t.Errorf("revision %d comes after %d, which a client may remember", r, last)
+					t.Errorf("the revision after the restore is %d, and not above %d, which a client may remember", r, last)
 				}
 			})
 		})
 	}
 }
 
-// TestRestoreRefused checks that an invalid snapshot, or a snapshot of a newer version, changes
-// nothing.
+// TestRestoreRefused checks that an invalid snapshot, or a snapshot of a newer version, is rejected
+// and changes no data.
 func TestRestoreRefused(t *testing.T) {
 	m := newMember(t)
 	var good, newer []byte
@@ -277,7 +277,7 @@ func TestRestoreRefused(t *testing.T) {
 	}
 	for _, left := range []string{requestedDir, nodespec.PendingRestoreFile} {
 		if exists(m.local.at(left)) {
-			t.Errorf("%s is left", left)
+			t.Errorf("a rejected restore left %s", left)
 		}
 	}
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
@@ -329,7 +329,8 @@ func TestRecordFormatRollback(t *testing.T) {
 	})
 }
 
-// TestRestoreAmid checks that etcd does not start without data while another process swaps them.
+// TestRestoreAmid checks that etcd does not start while another process swaps the data, because at
+// that time the data directory does not exist.
 func TestRestoreAmid(t *testing.T) {
 	m := newMember(t)
 	m.serve(thisFormat, func(c *clientv3.Client) {
@@ -346,15 +347,15 @@ func TestRestoreAmid(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := m.local.savepoints().ensureFormat(thisFormat); err == nil || !strings.Contains(err.Error(), "etcd retries") {
-		t.Errorf("without data: %v", err)
+		t.Errorf("ensureFormat during the swap: %v", err)
 	}
 	unlock()
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 }
 
 // TestRestoreCut cuts the power before the swap and after each of its steps. In half of the cases,
-// a newer version has written the replaced data. The savepoint of this version must not replace the
-// restored data then.
+// a newer version has written the data that the restore replaces. The savepoint of this version
+// must then not replace the restored data.
 func TestRestoreCut(t *testing.T) {
 	for cut := range 2 * (len(localMember{}.restores().swapSteps()) + 1) {
 		cut, newer := cut/2, cut%2 == 1
@@ -378,7 +379,7 @@ func TestRestoreCut(t *testing.T) {
 				}
 			}
 			m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
-			if r := m.putBack(); r.Replaced != last {
+			if r := m.lastRestore(); r.Replaced != last {
 				t.Errorf("%+v; the last revision was %d", r, last)
 			}
 			for _, left := range []string{requestedDir, nodespec.PendingRestoreFile, replacedDir} {
@@ -393,8 +394,8 @@ func TestRestoreCut(t *testing.T) {
 }
 
 // TestRestoreAmidSwap cuts the power after each step of the swap. Before etcd starts, an admin
-// requests another restore, which fails. The failed request must not lose data that exist nowhere
-// else.
+// requests another restore, which fails. The failed request must not lose data of which there is no
+// other copy.
 func TestRestoreAmidSwap(t *testing.T) {
 	for cut := range len(localMember{}.restores().swapSteps()) + 1 {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
@@ -411,10 +412,11 @@ func TestRestoreAmidSwap(t *testing.T) {
 				}
 			}
 			if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Stored: "../none"}, nil, thisFormat); err == nil {
-				t.Fatal("there is no such snapshot")
+				t.Fatal("the restore of a snapshot that does not exist has no error")
 			}
 			m.serve(thisFormat, func(c *clientv3.Client) {
-				if cut < 2 { // the swap had not begun, and the failed request superseded the first
+				// The swap had not begun, and the failed request replaced the first request.
+				if cut < 2 {
 					m.expect(c, "kept", "later")
 				} else {
 					m.expect(c, "kept")
@@ -424,8 +426,8 @@ func TestRestoreAmidSwap(t *testing.T) {
 	}
 }
 
-// TestRestoreUnfinished checks that the data directory of an incomplete restore is removed, but not
-// while a process prepares a restore.
+// TestRestoreUnfinished checks that ensureFormat removes the data directory of an incomplete
+// restore, but not while a process prepares a restore.
 func TestRestoreUnfinished(t *testing.T) {
 	m := newMember(t)
 	m.serve(thisFormat, func(c *clientv3.Client) { m.put(c, "kept", 1) })
@@ -451,7 +453,8 @@ func TestRestoreUnfinished(t *testing.T) {
 }
 
 // TestRestoreThenBack restores a snapshot with a newer version and then rolls back to this version.
-// The savepoint of this version replaces the restored data, which this version may not understand.
+// Then the savepoint of this version replaces the restored data, because this version may not be
+// able to read them.
 func TestRestoreThenBack(t *testing.T) {
 	m, next := newMember(t), format{"3.8.0", "v1.38.0"}
 	m.serve(thisFormat, func(c *clientv3.Client) {
@@ -471,7 +474,7 @@ func TestRestoreThenBack(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 	// the five files are format.json, put-back.json, restored.json, undo.snapshot and 1.0.0.db
 	if left, _ := filepath.Glob(m.local.at("*")); len(left) != 5 {
-		t.Errorf("%q is left", left)
+		t.Errorf("the remaining files are %q, want five", left)
 	}
 }
 
@@ -486,7 +489,8 @@ func TestNoSpace(t *testing.T) {
 			_, err := c.Put(t.Context(), "large", value)
 			return err
 		}
-		// etcd compares the quota with the size of the file, and writes to it ten times a second.
+		// etcd compares the quota with the size of the file, and writes to the file ten
+		// times a second.
 		var err error
 		for begun := time.Now(); err == nil && time.Since(begun) < 30*time.Second; {
 			err = full()

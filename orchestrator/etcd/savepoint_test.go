@@ -48,7 +48,7 @@ func TestNewer(t *testing.T) {
 type testMember struct {
 	local localMember
 	t     *testing.T
-	quota int64 // bytes; 0: no quota of the test
+	quota int64 // in bytes; 0 means the default of etcd
 }
 
 func newMember(t *testing.T) testMember {
@@ -66,8 +66,8 @@ func newMember(t *testing.T) testMember {
 	return m
 }
 
-// serve runs etcd while do runs. Before that, it calls ensureFormat as a version that writes the
-// format own.
+// serve runs etcd while the function do runs. Before that, it calls ensureFormat like a version
+// whose format is own.
 func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	m.t.Helper()
 	if err := m.local.savepoints().ensureFormat(own); err != nil {
@@ -170,7 +170,7 @@ func TestRollback(t *testing.T) {
 			t.Error("the data are not those of the savepoint")
 		}
 		if r := m.put(c, "again", 1); r <= last {
-			t.Errorf("revision %d after the restore is not above %d, which a client may remember", r, last)
+			t.Errorf("the revision after the restore is %d, and not above %d, which a client may remember", r, last)
 		}
 		if _, err := c.Get(context.Background(), "before", clientv3.WithRev(last)); err == nil {
 			t.Error("a dropped revision can be read")
@@ -181,11 +181,11 @@ func TestRollback(t *testing.T) {
 	}
 	m.serve(old, func(c *clientv3.Client) {
 		if !m.has(c, "again") {
-			t.Error("restored twice")
+			t.Error("the second start has restored the savepoint again")
 		}
 	})
 
-	// The replaced data remain for a version that understands them.
+	// The replaced data remain for a version that can read them.
 	back := nodespec.EtcdRestore{Undo: true}
 	if _, err := m.local.restores().prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.38.0, which are newer") {
 		t.Errorf("the restore of newer data: %v", err)
@@ -200,17 +200,18 @@ func TestRollback(t *testing.T) {
 	})
 }
 
-// TestRecordServed checks that newer data that etcd serves count as data of this version, and that
-// the savepoint of this version does not replace them after that.
+// TestRecordServed checks that newer data that etcd serves count as data of this version.
+// recordServed then deletes the savepoint of this version, so it cannot replace the data later.
 func TestRecordServed(t *testing.T) {
 	own := format{"3.7.8", "v1.37.3"}
 	for _, c := range []struct {
 		last, want format
-		kept       bool
+		remains    bool
 	}{
 		{format{"3.8.0", "v1.38.0"}, own, false},
 		{own, own, true},
-		{format{"3.7.9", "v1.37.4"}, format{"3.7.9", "v1.37.4"}, true}, // ensureFormat changes it
+		// ensureFormat changes this format, not recordServed.
+		{format{"3.7.9", "v1.37.4"}, format{"3.7.9", "v1.37.4"}, true},
 	} {
 		m := newMember(t)
 		if err := m.local.writeJSON(formatFile, c.last); err != nil {
@@ -222,13 +223,13 @@ func TestRecordServed(t *testing.T) {
 		if err := m.local.savepoints().recordServed(own); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := m.local.savepoints().lastFormat(); err != nil || got != c.want || exists(m.local.savepoints().file()) != c.kept {
-			t.Errorf("%v: %v, %v; saved data: %t", c.last, got, err, exists(m.local.savepoints().file()))
+		if got, err := m.local.savepoints().lastFormat(); err != nil || got != c.want || exists(m.local.savepoints().file()) != c.remains {
+			t.Errorf("%v: %v, %v; the savepoint exists: %t", c.last, got, err, exists(m.local.savepoints().file()))
 		}
 	}
 }
 
-// TestSavepointNoEtcd checks that the error is immediate if etcd does not run.
+// TestSavepointNoEtcd checks that take returns an error if etcd does not run.
 func TestSavepointNoEtcd(t *testing.T) {
 	m := newMember(t)
 	if _, err := m.local.savepoints().take(t.Context(), reserve); err == nil || !strings.Contains(err.Error(), "does not run") {
@@ -257,8 +258,8 @@ func TestSavepointSpace(t *testing.T) {
 			if err := os.WriteFile(m.local.at(name), []byte("cut"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			at := time.Unix(int64(1000*(i+1)), 0) // the last is the newest
-			if err := os.Chtimes(m.local.at(name), at, at); err != nil {
+			modified := time.Unix(int64(1000*(i+1)), 0) // the last is the newest
+			if err := os.Chtimes(m.local.at(name), modified, modified); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -286,16 +287,16 @@ func TestSavepointSpace(t *testing.T) {
 	})
 }
 
-// TestPruneSavepoints checks that the savepoints of this version and of the previous version
-// remain.
+// TestPruneSavepoints checks that prune deletes all savepoints except that of this version (1.0.0)
+// and the newest other one.
 func TestPruneSavepoints(t *testing.T) {
 	m := newMember(t)
 	for i, version := range []string{"0.8.0", "0.9.0", "1.0.0", "0.7.0"} {
 		if err := os.WriteFile(m.local.at(version+savepointSuffix), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		at := time.Unix(int64(1000*(4-i)), 0) // the first is the newest
-		if err := os.Chtimes(m.local.at(version+savepointSuffix), at, at); err != nil {
+		modified := time.Unix(int64(1000*(4-i)), 0) // the first is the newest
+		if err := os.Chtimes(m.local.at(version+savepointSuffix), modified, modified); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -308,8 +309,8 @@ func TestPruneSavepoints(t *testing.T) {
 	}
 }
 
-// TestRollbackNoSavepoint checks that the data are left alone without a savepoint, and that the
-// error names the next step.
+// TestRollbackNoSavepoint checks that a rollback without a savepoint leaves the data unchanged, and
+// that the error states the reason.
 func TestRollbackNoSavepoint(t *testing.T) {
 	m := newMember(t)
 	m.serve(format{"3.8.0", "v1.38.0"}, func(c *clientv3.Client) { m.put(c, "next", 1) })
@@ -324,12 +325,12 @@ func TestRollbackNoSavepoint(t *testing.T) {
 	})
 }
 
-// TestRollbackCut cuts the power after each step of the restore.
+// TestRollbackCut cuts the power after each step by which a rollback restores the savepoint.
 func TestRollbackCut(t *testing.T) {
 	for name, named := range map[string][]netip.Addr{
 		"a single machine": nil,
 		// the other machines are configured, but are not etcd members yet
-		"others are named": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
+		"several machines": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
 	} {
 		t.Run(name, func(t *testing.T) { testRollbackCut(t, named) })
 	}
@@ -338,10 +339,10 @@ func TestRollbackCut(t *testing.T) {
 func testRollbackCut(t *testing.T, named []netip.Addr) {
 	old, next := format{"3.7.8", "v1.37.3"}, format{"3.8.0", "v1.38.0"}
 	for name, cut := range map[string]func(k localMember) error{
-		"while restoring": func(k localMember) error { return os.Mkdir(k.at(restoringDir), 0o700) },
-		"restored":        func(k localMember) error { return k.savepoints().restore(next, old) },
-		"moved away":      func(k localMember) error { return restoreUntil(k, next, old, 1) },
-		"moved in":        func(k localMember) error { return restoreUntil(k, next, old, 2) },
+		"during the copy":       func(k localMember) error { return os.Mkdir(k.at(restoringDir), 0o700) },
+		"after the copy":        func(k localMember) error { return k.savepoints().restore(next, old) },
+		"after the first move":  func(k localMember) error { return restoreUntil(k, next, old, 1) },
+		"after the second move": func(k localMember) error { return restoreUntil(k, next, old, 2) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)

@@ -27,13 +27,14 @@ func TestSnapshotName(t *testing.T) {
 	for _, bad := range []string{"", partialFile, name + ".age.age", "20261122T201140Z-1234-3.6.0.age", "1.2.0.db", "20261122T201140Z-1234-3.6.0", "20261122T201140Z-01234-3.6.0.db", "20261322T201140Z-1-3.6.0.db",
 		"20261122T201140Z-1-../../data/member/snap/db.db", "/20261122T201140Z-1-3.6.0.db"} {
 		if s, ok := parseSnapshotName(bad); ok {
-			t.Errorf("%q is taken for %+v", bad, s)
+			t.Errorf("parseSnapshotName accepts %q as %+v", bad, s)
 		}
 	}
 }
 
-// TestBeyondRetention checks that the newest snapshots remain, the snapshot just made in any case,
-// and that snapshots of a fast clock go first.
+// TestBeyondRetention checks which snapshots are deleted. The snapshot just made always remains,
+// and the newest of the others. Snapshots that are newer than the one just made come from a fast
+// clock, and are deleted first.
 func TestBeyondRetention(t *testing.T) {
 	at := func(hour int) storedSnapshot {
 		s := storedSnapshot{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}
@@ -41,10 +42,10 @@ func TestBeyondRetention(t *testing.T) {
 		return s
 	}
 	for _, c := range []struct {
-		all  []int // the newest first
+		all  []int // the hours of all snapshots, the newest first
 		made int
 		most int
-		want []int // are removed
+		want []int // the hours of the snapshots that are deleted
 	}{
 		{[]int{6}, 6, 1, nil},
 		{[]int{6, 5, 4}, 6, 4, nil},
@@ -62,7 +63,7 @@ func TestBeyondRetention(t *testing.T) {
 			got = append(got, s.At.Hour())
 		}
 		if !slices.Equal(got, c.want) {
-			t.Errorf("of %v, %d of them to be kept: %v go; want %v", c.all, c.most, got, c.want)
+			t.Errorf("of the snapshots %v with the retention %d, %v are deleted; want %v", c.all, c.most, got, c.want)
 		}
 	}
 }
@@ -73,7 +74,7 @@ func TestTakeSnapshot(t *testing.T) {
 	m := newMember(t)
 	dir := m.local.at(snapshotDir)
 	if all, err := m.local.snapshots().list(""); err != nil || len(all) != 0 {
-		t.Errorf("at first: %v, %v", all, err)
+		t.Errorf("before the first snapshot: %v, %v", all, err)
 	}
 	if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "no data") {
 		t.Errorf("without data: %v", err)
@@ -95,11 +96,11 @@ func TestTakeSnapshot(t *testing.T) {
 			t.Errorf("%+v, %v; want revision %d", kept, err, revision)
 		}
 		if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
-			t.Errorf("without room: %v", err)
+			t.Errorf("without space: %v", err)
 		}
 		all, err := m.local.snapshots().list("")
 		if err != nil || len(all) != 2 || all[0] != kept || all[1].Name != old {
-			t.Errorf("there are %+v, %v", all, err)
+			t.Errorf("the list is %+v, %v", all, err)
 		}
 		files, err := os.ReadDir(dir)
 		if err != nil || len(files) != 2 {
@@ -119,16 +120,16 @@ func TestTakeSnapshot(t *testing.T) {
 		t.Errorf("while etcd does not run: %v", err)
 	}
 	if all, err := m.local.snapshots().list(""); err != nil || len(all) != 2 || exists(filepath.Join(dir, partialFile)) {
-		t.Errorf("after a failure there are %+v, %v", all, err)
+		t.Errorf("after a failure, the list is %+v, %v, or an incomplete snapshot is left", all, err)
 	}
-	// If there is no space, a lower retention frees some.
+	// If there is no space for a snapshot, a lower retention still deletes old snapshots.
 	m.serve(thisFormat, func(*clientv3.Client) {
 		if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
-			t.Errorf("without room: %v", err)
+			t.Errorf("without space: %v", err)
 		}
 	})
 	if all, err := m.local.snapshots().list(""); err != nil || len(all) != 1 || all[0] != kept {
-		t.Errorf("of one that is to be kept there are %+v, %v", all, err)
+		t.Errorf("the list with the retention 1 is %+v, %v", all, err)
 	}
 	if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Stored: kept.Name}, nil, thisFormat); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// turnOf returns a request for the turn of a machine.
+// turnOf returns the request of a machine for the turn.
 func turnOf(p *testMachine, force bool) disruption.TurnRequest {
 	now := time.Now()
 	return disruption.TurnRequest{
@@ -22,8 +22,8 @@ func turnOf(p *testMachine, force bool) disruption.TurnRequest {
 	}
 }
 
-// TestTurn checks that only a single machine of three gets the turn, until it returns it or a
-// machine replaces it by force, and that the turn has a lease.
+// TestTurn checks that only one of three machines gets the turn. The machine has the turn until it
+// returns it, or another machine takes the turn by force. The turn has a lease.
 func TestTurn(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 91, 3)
@@ -37,7 +37,7 @@ func TestTurn(t *testing.T) {
 	holder := seen[0].Turn.Machine
 	for i, s := range seen {
 		if !s.Counts() || s.Problem != "" || len(s.Members) != 3 || s.Turn.Machine != holder || holder == "" {
-			t.Fatalf("%s sees %+v; the turn of the first is %s's", all[i].spec.Node.Name, s, holder)
+			t.Fatalf("%s sees %+v; according to the first machine, %s has the turn", all[i].spec.Node.Name, s, holder)
 		}
 		for _, m := range s.Members {
 			if m.Own != (m.Name == all[i].spec.Node.Name) || m.Address == "" || m.APIServer == "" {
@@ -71,32 +71,33 @@ func TestTurn(t *testing.T) {
 	} else if holder == all[2].spec.Node.Name {
 		first = all[2]
 	}
-	giveBack(second) // which has no turn
+	giveBack(second) // this machine does not have the turn
 	if got := take(second, false); got != holder {
-		t.Errorf("the turn of %s became %s's", holder, got)
+		t.Errorf("%s had the turn, and without force it went to %s", holder, got)
 	}
-	if got := take(first, false); got != holder { // it renews it
-		t.Errorf("%s lost its turn to %s", holder, got)
+	if got := take(first, false); got != holder { // the holder renews the turn
+		t.Errorf("%s lost the turn to %s at the renewal", holder, got)
 	}
 	if n := leases(); n != 1 {
 		t.Errorf("%d leases for one turn", n)
 	}
 	if got := take(second, true); got != second.spec.Node.Name {
-		t.Errorf("forced, and the turn is %s's", got)
+		t.Errorf("a machine took the turn by force, but %s has it", got)
 	}
 	giveBack(first)
 	if got := take(first, false); got != second.spec.Node.Name {
-		t.Errorf("the turn of another machine was returned; it is %s's now", got)
+		t.Errorf("a machine returned the turn of another machine; now %s has it", got)
 	}
 	giveBack(second)
 	if n := leases(); n != 0 {
 		t.Errorf("%d leases without a turn", n)
 	}
 	if got := take(first, false); got != holder {
-		t.Errorf("the returned turn is %s's", got)
+		t.Errorf("the first machine took the returned turn, but %s has it", got)
 	}
 
-	// A turn without a lease, as in restored data, blocks no machine, whatever its clock says.
+	// A turn without a lease, as in restored data, blocks no machine, even if the turn ends in
+	// the future.
 	giveBack(first)
 	stored := func(lease clientv3.LeaseID) {
 		t.Helper()
@@ -114,9 +115,9 @@ func TestTurn(t *testing.T) {
 	}
 	stored(clientv3.NoLease)
 	if got := take(first, false); got != holder {
-		t.Errorf("a turn without a lease is %s's", got)
+		t.Errorf("a turn without a lease blocks: %s has the turn", got)
 	}
-	for _, p := range all { // the leader, and others that ask the leader
+	for _, p := range all { // the leader, and machines with an etcd that has to ask the leader
 		p.withClient(func(ctx context.Context, c *clientv3.Client) {
 			have, err := readTurn(ctx, c)
 			if err != nil {
@@ -132,13 +133,14 @@ func TestTurn(t *testing.T) {
 		})
 	}
 
-	// A machine that has left returns its turn at another member.
+	// A machine that is no longer an etcd member returns its turn by a request to another
+	// member.
 	(turns{first.local().members()}).giveBackElsewhere(t.Context(), first.spec.Node.Name)
 	if n := leases(); n != 0 {
-		t.Errorf("%d leases after a return elsewhere", n)
+		t.Errorf("%d leases after a return by another member", n)
 	}
 
-	// Without a quorum no machine takes a turn, and none is missed.
+	// Without a quorum, no machine can take the turn.
 	first.stop()
 	if s := (turns{first.local().members()}).take(t.Context(), turnOf(first, false)); !s.Stopped || s.Leader || s.Problem == "" {
 		t.Errorf("etcd does not run: %+v", s)
@@ -159,8 +161,8 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestLeads checks that exactly one of three machines leads, and that a machine without etcd has an
-// error.
+// TestLeads checks that exactly one of three machines leads, and that Leads returns an error if
+// etcd does not run.
 func TestLeads(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 93, 3)

@@ -28,8 +28,9 @@ func operator(t *testing.T) (*age.X25519Identity, []string) {
 	return identity, []string{identity.Recipient().String()}
 }
 
-// TestSnapshotEncrypted checks that an encrypted snapshot is stored in no other form, cannot be
-// read without the key, is downloaded as it is, and can be restored after decryption.
+// TestSnapshotEncrypted checks that the machine stores an encrypted snapshot only in encrypted
+// form, and that a download has the same form. A restore needs the operator's key: the machine
+// rejects the encrypted file, and restores the decrypted one.
 func TestSnapshotEncrypted(t *testing.T) {
 	m := newMember(t)
 	identity, recipients := operator(t)
@@ -53,7 +54,7 @@ func TestSnapshotEncrypted(t *testing.T) {
 		}
 		text, err := os.ReadFile(m.local.at(snapshotDir + "/" + kept.Name))
 		if err != nil || bytes.Contains(text, []byte("known-to-the")) {
-			t.Errorf("%v, and it can be read", err)
+			t.Errorf("the stored snapshot is not encrypted: %v", err)
 		}
 		given, err := os.CreateTemp(t.TempDir(), "given")
 		if err != nil {
@@ -76,7 +77,7 @@ func TestSnapshotEncrypted(t *testing.T) {
 		m.put(c, "after", 1)
 		_, err = m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Stored: kept.Name}, nil, thisFormat)
 		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd restore --from-machine "+kept.Name+" --identity KEY") {
-			t.Errorf("by its name: %v", err)
+			t.Errorf("restore by the name of an encrypted snapshot: %v", err)
 		}
 		if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
 			t.Errorf("an invalid key: %v", err)
@@ -86,9 +87,9 @@ func TestSnapshotEncrypted(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "known-to-the-operator-alone") })
 }
 
-// TestUpload checks that each encrypted snapshot is uploaded once, the newest first, that a failed
-// upload is retried, that another target gets all snapshots, and that no target gets a plain
-// snapshot.
+// TestUpload checks that each encrypted snapshot is uploaded once, the newest first, and that a
+// failed upload is retried. Another target gets all encrypted snapshots again. No target gets a
+// plain snapshot.
 func TestUpload(t *testing.T) {
 	m := newMember(t)
 	dir := m.local.at(snapshotDir)
@@ -123,7 +124,7 @@ func TestUpload(t *testing.T) {
 	}
 	store.Fail(1)
 	if _, err := m.local.uploader().next(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
-		t.Errorf("refused: %v", err)
+		t.Errorf("an upload that the store rejects: %v", err)
 	}
 	for i, want := range []nodespec.UploadResult{{Uploaded: newest, Remaining: 1}, {Uploaded: older}, {}} {
 		done, err := m.local.uploader().next(t.Context(), target)
@@ -138,34 +139,34 @@ func TestUpload(t *testing.T) {
 		}
 	}
 	if keys := store.Keys(); len(keys) != 2 {
-		t.Errorf("there are %q", keys)
+		t.Errorf("the store has %q, want two objects", keys)
 	}
 	all, err := m.local.snapshots().list("one")
 	if err != nil || len(all) != 3 || time.Since(all[0].Uploaded) > time.Minute || all[1].Uploaded.IsZero() || !all[2].Uploaded.IsZero() {
 		t.Errorf("%+v, %v", all, err)
 	}
-	// A plain file with the name of an encrypted snapshot.
-	const lie = "20261123T001140Z-10-3.6.0.db.age"
-	if err := os.WriteFile(filepath.Join(dir, lie), []byte("in the clear"), 0o600); err != nil {
+	// This plain file has the name of an encrypted snapshot.
+	const misnamed = "20261123T001140Z-10-3.6.0.db.age"
+	if err := os.WriteFile(filepath.Join(dir, misnamed), []byte("in the clear"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.local.uploader().next(t.Context(), target); err == nil || !strings.Contains(err.Error(), "it is not encrypted") {
-		t.Errorf("in the clear: %v", err)
+		t.Errorf("upload of a plain file: %v", err)
 	}
-	if err := os.Remove(filepath.Join(dir, lie)); err != nil {
+	if err := os.Remove(filepath.Join(dir, misnamed)); err != nil {
 		t.Fatal(err)
 	}
 	target.Place, target.Prefix = "two", ""
 	if done, err := m.local.uploader().next(t.Context(), target); err != nil || done.Uploaded != newest || done.Remaining != 1 {
-		t.Errorf("another place: %+v, %v", done, err)
+		t.Errorf("upload to the second target: %+v, %v", done, err)
 	}
 	if _, ok := store.Object("c/n/" + newest); !ok {
-		t.Errorf("there are %q", store.Keys())
+		t.Errorf("the store has %q", store.Keys())
 	}
 	if err := os.WriteFile(m.local.at(uploadsFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := m.local.snapshots().list("two"); err != nil || !all[0].Uploaded.IsZero() {
-		t.Errorf("a note that is damaged: %+v, %v", all, err)
+		t.Errorf("the list with a damaged record of the uploads: %+v, %v", all, err)
 	}
 }

@@ -47,8 +47,8 @@ func names(text string) (list []string) {
 	return list
 }
 
-// TestNames shows the metrics that exist before the first event, for the test of the dashboards and
-// alerts.
+// TestNames compares the names of the metrics that exist before the first event with golden files.
+// The test of the dashboards and alerts reads these files.
 func TestNames(t *testing.T) {
 	metrics.Register()
 	metrics.UnschedulablePods().Set(0) // the scheduler sets it before its first pod
@@ -64,17 +64,17 @@ func TestNames(t *testing.T) {
 	}
 	controllers := Handler(component.Controllers, dirs.Dirs{})
 	if _, text := get(t, controllers, "/controllers", ""); strings.Contains(text, "\nscheduler_") || !strings.Contains(text, "\ngo_goroutines ") {
-		t.Errorf("the controllers:\n%.500s", text)
+		t.Errorf("the metrics of the process \"controllers\":\n%.500s", text)
 	}
 	for _, path := range []string{"/authorize", "/etcd", "/containerd"} {
 		if status, _ := get(t, controllers, path, ""); status != http.StatusNotFound {
-			t.Errorf("the controllers answer %s with %d", path, status)
+			t.Errorf("the process \"controllers\" answers %s with %d, want 404", path, status)
 		}
 	}
 }
 
-// TestControllerManager checks that the process "controllers" passes on the metrics of its child,
-// and says if there is no child.
+// TestControllerManager checks that the process "controllers" serves the metrics of its child
+// process controller-manager, and an error if the child does not run.
 func TestControllerManager(t *testing.T) {
 	d := dirs.Dirs{Controllers: filepath.Join(t.TempDir(), "controllers")}
 	h := Handler(component.Controllers, d)
@@ -87,24 +87,25 @@ func TestControllerManager(t *testing.T) {
 	}
 }
 
-// TestAuthorize checks the answers about tokens.
+// TestAuthorize checks the HTTP status for a request with a token: 204 only if the API server
+// authenticates the token and its user may get the metrics.
 func TestAuthorize(t *testing.T) {
 	outage := errors.New("no API server")
 	for _, c := range []struct {
-		name, header       string
-		connect, who, may  error
-		authentic, allowed bool
-		status             int
-		text               string
+		name, header                 string
+		connect, tokenErr, accessErr error
+		authentic, allowed           bool
+		status                       int
+		text                         string
 	}{
 		{name: "no token", status: http.StatusUnauthorized},
-		{name: "a password", header: "Basic x", status: http.StatusUnauthorized},
-		{name: "not authenticated", header: "Bearer t", allowed: true, status: http.StatusUnauthorized},
-		{name: "without the right", header: "Bearer t", authentic: true, status: http.StatusForbidden},
-		{name: "with the right", header: "Bearer t", authentic: true, allowed: true, status: http.StatusNoContent},
+		{name: "a password instead of a token", header: "Basic x", status: http.StatusUnauthorized},
+		{name: "a token that is not authentic", header: "Bearer t", allowed: true, status: http.StatusUnauthorized},
+		{name: "a user without the right", header: "Bearer t", authentic: true, status: http.StatusForbidden},
+		{name: "a user with the right", header: "Bearer t", authentic: true, allowed: true, status: http.StatusNoContent},
 		{name: "no kubeconfig", header: "Bearer t", connect: outage, status: http.StatusServiceUnavailable, text: "no API server"},
-		{name: "no TokenReview", header: "Bearer t", who: outage, status: http.StatusServiceUnavailable, text: "no API server"},
-		{name: "no SubjectAccessReview", header: "Bearer t", authentic: true, may: outage, status: http.StatusServiceUnavailable, text: "no API server"},
+		{name: "no TokenReview", header: "Bearer t", tokenErr: outage, status: http.StatusServiceUnavailable, text: "no API server"},
+		{name: "no SubjectAccessReview", header: "Bearer t", authentic: true, accessErr: outage, status: http.StatusServiceUnavailable, text: "no API server"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			client := fake.NewClientset()
@@ -114,7 +115,7 @@ func TestAuthorize(t *testing.T) {
 					t.Errorf("the review is %+v", r.Spec)
 				}
 				r.Status = authenticationv1.TokenReviewStatus{Authenticated: c.authentic, User: authenticationv1.UserInfo{Username: "prometheus", Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}}
-				return true, r, c.who
+				return true, r, c.tokenErr
 			})
 			client.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
@@ -122,7 +123,7 @@ func TestAuthorize(t *testing.T) {
 					t.Errorf("the review is %+v", s)
 				}
 				r.Status.Allowed = c.allowed
-				return true, r, c.may
+				return true, r, c.accessErr
 			})
 			h := &authorizer{connect: func() (kubernetes.Interface, error) { return client, c.connect }}
 			if status, text := get(t, h, "/authorize", c.header); status != c.status || !strings.Contains(text, c.text) {

@@ -46,22 +46,24 @@ func TestParse(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	var r RejectionLog
 	r.Note(errors.New(`failed calling webhook "a": refused`))
-	r.Note(errors.New(`admission webhook "b" denied the request: no`)) // it works
+	// Webhook b works, because it denies the request.
+	r.Note(errors.New(`admission webhook "b" denied the request: no`))
 	if got := r.recent(time.Now()); len(got) != 1 || got["a"] != "refused" {
 		t.Errorf("%v", got)
 	}
 	if got := r.recent(time.Now().Add(retention + time.Second)); len(got) != 0 {
-		t.Errorf("much later: %v", got)
+		t.Errorf("after the retention: %v", got)
 	}
 	for i := range 2 * maxRetained {
 		r.Note(fmt.Errorf("failed calling webhook %q: refused", fmt.Sprint(i)))
 	}
 	if got := r.recent(time.Now()); len(got) != maxRetained {
-		t.Errorf("%d are remembered", len(got))
+		t.Errorf("the log retains %d webhooks", len(got))
 	}
 }
 
-// TestJudge checks each kind of obstacle, by the name under which it is suspended.
+// TestJudge checks the obstacles that judge finds: the object, the reason, and the arguments with
+// which `orlopctl kubernetes suspend` suspends the object.
 func TestJudge(t *testing.T) {
 	dead, alive := backend{namespace: "a", name: "dead", port: 443}, backend{url: "https://alive"}
 	reach := func(b backend) string {
@@ -73,57 +75,57 @@ func TestJudge(t *testing.T) {
 	const validating, mutating = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
 	for _, c := range []struct {
 		name        string
-		world       observation
+		seen        observation
 		failed      map[string]string
 		refused     refusal
 		unconverted map[string]string
 		want        []obstacle
 	}{
-		{name: "nothing", world: observation{webhooks: []webhook{{validating, "v", "w", true, alive}}, services: []apiService{{"v1.x", ""}}, terminating: []namespace{{"a", ""}}}},
-		{name: "fail-closed", world: observation{webhooks: []webhook{{validating, "v", "w", true, dead}, {validating, "v", "w2", true, dead}}}, want: []obstacle{
+		{name: "nothing", seen: observation{webhooks: []webhook{{validating, "v", "w", true, alive}}, services: []apiService{{"v1.x", ""}}, terminating: []namespace{{"a", ""}}}},
+		{name: "fail-closed", seen: observation{webhooks: []webhook{{validating, "v", "w", true, dead}, {validating, "v", "w2", true, dead}}}, want: []obstacle{
 			{validating + " v", "webhook w rejects all requests in its scope, because it cannot be called: Service a/dead has no ready endpoints", "validatingwebhookconfiguration v"},
 		}},
-		{name: "fail-open", world: observation{webhooks: []webhook{{mutating, "m", "w", false, dead}}}, failed: map[string]string{"w": "refused"}},
-		{name: "takes connections, and no calls", world: observation{webhooks: []webhook{{mutating, "m", "w", true, alive}}}, failed: map[string]string{"w": "x509: unknown authority"}, want: []obstacle{
+		{name: "fail-open", seen: observation{webhooks: []webhook{{mutating, "m", "w", false, dead}}}, failed: map[string]string{"w": "refused"}},
+		{name: "accepts connections, but fails calls", seen: observation{webhooks: []webhook{{mutating, "m", "w", true, alive}}}, failed: map[string]string{"w": "x509: unknown authority"}, want: []obstacle{
 			{mutating + " m", "webhook w rejects all requests in its scope, because it cannot be called: x509: unknown authority", "mutatingwebhookconfiguration m"},
 		}},
-		{name: "refuses the system", world: observation{webhooks: []webhook{{validating, "v", "w", true, alive}}}, refused: refusal{webhook: "w", why: "no"}, want: []obstacle{
+		{name: "rejects requests of the system", seen: observation{webhooks: []webhook{{validating, "v", "w", true, alive}}}, refused: refusal{webhook: "w", why: "no"}, want: []obstacle{
 			{validating + " v", "webhook w rejects requests of the system in kube-system: no", "validatingwebhookconfiguration v"},
 		}},
-		{name: "policy", world: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", why: "frozen"}, want: []obstacle{
+		{name: "policy", seen: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", why: "frozen"}, want: []obstacle{
 			{"ValidatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: frozen", "validatingadmissionpolicybinding b"},
 		}},
-		{name: "converter", world: observation{conversions: []conversion{{"x.example.org", dead, nil}, {"y.example.org", alive, nil}}}, want: []obstacle{
+		{name: "converter", seen: observation{conversions: []conversion{{"x.example.org", dead, nil}, {"y.example.org", alive, nil}}}, want: []obstacle{
 			{"CustomResourceDefinition x.example.org", "its objects cannot be read, because its converter cannot be called: Service a/dead has no ready endpoints", "customresourcedefinition x.example.org"},
 		}},
-		{name: "converter that fails calls", world: observation{conversions: []conversion{{"x.example.org", alive, nil}, {"y.example.org", alive, nil}}}, unconverted: map[string]string{"y.example.org": "x509: unknown authority", "gone": "no"}, want: []obstacle{
+		{name: "converter that fails calls", seen: observation{conversions: []conversion{{"x.example.org", alive, nil}, {"y.example.org", alive, nil}}}, unconverted: map[string]string{"y.example.org": "x509: unknown authority", "gone": "no"}, want: []obstacle{
 			{"CustomResourceDefinition y.example.org", "its objects cannot be read, because its converter cannot be called: x509: unknown authority", "customresourcedefinition y.example.org"},
 		}},
-		{name: "sealed policy", world: observation{bindings: true}, refused: refusal{policy: "p.static.k8s.io", binding: "b.static.k8s.io", why: "frozen"}, want: []obstacle{
+		{name: "sealed policy", seen: observation{bindings: true}, refused: refusal{policy: "p.static.k8s.io", binding: "b.static.k8s.io", why: "frozen"}, want: []obstacle{
 			{"ValidatingAdmissionPolicyBinding b.static.k8s.io", "policy p.static.k8s.io of Cluster.spec.kubernetes.sealedPolicies rejects requests of the system in kube-system: frozen", ""},
 		}},
-		{name: "mutating policy", world: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", mutates: true, why: "no"}, want: []obstacle{
+		{name: "mutating policy", seen: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", mutates: true, why: "no"}, want: []obstacle{
 			{"MutatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: no", "mutatingadmissionpolicybinding b"},
 		}},
-		{name: "policy that cannot be evaluated", world: observation{bindings: true}, refused: refusal{policy: "p", why: "no such field"}, want: []obstacle{
+		{name: "policy that cannot be evaluated", seen: observation{bindings: true}, refused: refusal{policy: "p", why: "no such field"}, want: []obstacle{
 			{"ValidatingAdmissionPolicy p", "policy p rejects requests of the system in kube-system: no such field", "validatingadmissionpolicy p"},
 		}},
-		{name: "mutating policy that cannot be evaluated", world: observation{bindings: true}, refused: refusal{policy: "p", mutates: true, why: "no such field"}, want: []obstacle{
+		{name: "mutating policy that cannot be evaluated", seen: observation{bindings: true}, refused: refusal{policy: "p", mutates: true, why: "no such field"}, want: []obstacle{
 			{"MutatingAdmissionPolicy p", "policy p rejects requests of the system in kube-system: no such field", "mutatingadmissionpolicy p"},
 		}},
-		{name: "no seats", world: observation{services: []apiService{{"v1.x", "no"}}, throttled: []throttle{{who: "kubelets", schema: "all", level: "none"}, {who: "admins", schema: "all", level: "none"}}}, want: []obstacle{
+		{name: "a level without seats", seen: observation{services: []apiService{{"v1.x", "no"}}, throttled: []throttle{{who: "kubelets", schema: "all", level: "none"}, {who: "admins", schema: "all", level: "none"}}}, want: []obstacle{
 			{"FlowSchema all", "requests of admins, kubelets get 429 (Too Many Requests), because their priority level has no seat for them", "flowschema all"},
 			{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"},
 		}},
-		{name: "a level of Kubernetes without seats", world: observation{throttled: []throttle{{who: "kubelets", schema: "system-nodes", level: "system", ownSchema: true}}}, want: []obstacle{
+		{name: "a level of Kubernetes without seats", seen: observation{throttled: []throttle{{who: "kubelets", schema: "system-nodes", level: "system", ownSchema: true}}}, want: []obstacle{
 			{"PriorityLevelConfiguration system", "requests of kubelets get 429 (Too Many Requests), because their priority level has no seat for them", "prioritylevelconfiguration system"},
 		}},
-		{name: "too much work", world: observation{throttled: []throttle{{who: "kubelets", schema: "system-nodes", level: "system", ownSchema: true, ownLevel: true}}}},
-		{name: "what refuses comes first", world: observation{services: []apiService{{"v1.x", "no"}}, bindings: true}, refused: refusal{policy: "p", binding: "b", why: "no"}, want: []obstacle{
+		{name: "a level of Kubernetes with too many requests", seen: observation{throttled: []throttle{{who: "kubelets", schema: "system-nodes", level: "system", ownSchema: true, ownLevel: true}}}},
+		{name: "an object that rejects requests comes first", seen: observation{services: []apiService{{"v1.x", "no"}}, bindings: true}, refused: refusal{policy: "p", binding: "b", why: "no"}, want: []obstacle{
 			{"ValidatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: no", "validatingadmissionpolicybinding b"},
 			{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"},
 		}},
-		{name: "API service, and what it holds up", world: observation{
+		{name: "API service, and the namespaces that it keeps in Terminating", seen: observation{
 			services:    []apiService{{"v1.dead.example.org", "FailedDiscoveryCheck: no"}},
 			terminating: []namespace{{"e", "Discovery failed"}, {"a", "Discovery failed"}, {"d", "Discovery failed"}, {"b", "Discovery failed"}, {"c", "finalizers"}},
 		}, want: []obstacle{
@@ -132,13 +134,14 @@ func TestJudge(t *testing.T) {
 			{"Namespace c", "stays Terminating: finalizers", ""},
 		}},
 	} {
-		if got := judge(c.world, reach, calls{c.failed, c.refused, c.unconverted}); !slices.Equal(got, c.want) {
+		if got := judge(c.seen, reach, calls{c.failed, c.refused, c.unconverted}); !slices.Equal(got, c.want) {
 			t.Errorf("%s:\n%+v, want\n%+v", c.name, got, c.want)
 		}
 	}
 }
 
-// TestLasting checks that a momentary obstacle is not reported.
+// TestLasting checks that an obstacle is reported only if it still exists 10 s later. 10 s pass
+// between two cases.
 func TestLasting(t *testing.T) {
 	a, b := obstacle{object: "A"}, obstacle{object: "B"}
 	first, at := map[string]time.Time{}, time.Unix(0, 0)
@@ -149,13 +152,14 @@ func TestLasting(t *testing.T) {
 		{[]obstacle{a, b}, []obstacle{b}},
 	} {
 		if got := lasting(c.now, first, at, 10*time.Second); !slices.Equal(got, c.want) {
-			t.Errorf("look %d: %v, want %v", i, got, c.want)
+			t.Errorf("pass %d: %v, want %v", i, got, c.want)
 		}
 		at = at.Add(10 * time.Second)
 	}
 }
 
-// TestText checks that any text fits into a message, and names the first objects.
+// TestText checks that the text about any number of obstacles fits into an announcement, and that
+// it names the first objects.
 func TestText(t *testing.T) {
 	if got := text(nil); got != "" {
 		t.Error(got)
@@ -183,11 +187,12 @@ func TestText(t *testing.T) {
 		t.Errorf("%d bytes: %s", len(got), got)
 	}
 	if w := notify.NewWriter(new(strings.Builder)); w.Send(Name, true, got) != nil {
-		t.Error("it cannot be announced")
+		t.Error("the text is too long for an announcement")
 	}
 }
 
-// TestReach checks the problems of a backend that need no connection.
+// TestReach checks the problems of a backend. A function replaces the connections: it accepts the
+// addresses in open.
 func TestReach(t *testing.T) {
 	service := func(name string, kind corev1.ServiceType, port string) runtime.Object {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Spec: corev1.ServiceSpec{

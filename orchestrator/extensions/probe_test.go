@@ -18,8 +18,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestProber checks the results of requests to a server that rejects a caller and cannot convert
-// objects: in the list, only when they are read from etcd, or not at all.
+// TestProber checks the results of requests to a server. The server rejects one caller (429). It
+// cannot convert the objects of some kinds: for things and partial, already the list fails; for
+// cached, only the read from etcd.
 func TestProber(t *testing.T) {
 	const failed = `{"kind":"Status","message":"conversion webhook for example.org/v1, Kind=Thing failed: Post \"https://dead.default.svc:443/?timeout=30s\": tls: failed to verify certificate: x509: certificate signed by unknown authority"}`
 	answers := map[string]struct {
@@ -70,13 +71,13 @@ func TestProber(t *testing.T) {
 	}
 }
 
-// TestSlowConverters lets a definition wait for slow converters of other definitions until the
-// series ends: the definition retains its earlier result.
+// TestSlowConverters checks a definition with a probe that waits for slow converters of other
+// definitions until the time for all probes has expired. The definition retains its earlier result.
 func TestSlowConverters(t *testing.T) {
 	var reading sync.WaitGroup
 	reading.Add(maxReads)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		reading.Done() // no more than maxReads are read
+		reading.Done() // the counter panics if there are more than maxReads requests
 		<-r.Context().Done()
 	}))
 	defer server.Close()
@@ -102,7 +103,7 @@ func TestSlowConverters(t *testing.T) {
 	}
 }
 
-// endsWith is a context with a deadline under control of the test.
+// endsWith is a context with a deadline that expires when the test closes done.
 type endsWith struct {
 	context.Context
 	done chan struct{}
@@ -119,7 +120,8 @@ func (c endsWith) Err() error {
 	}
 }
 
-// TestThrottles checks which objects an answer names, and which of them are Kubernetes' own.
+// TestThrottles checks by which objects requests are throttled, and which of the objects are
+// Kubernetes' own. A request counts if it was rejected, or if its level can have no seat.
 func TestThrottles(t *testing.T) {
 	meta := func(name, uid, own string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: name, UID: types.UID(uid), Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: own}}

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-type said struct {
+type announcement struct {
 	ready  bool
 	detail string
 }
@@ -29,16 +29,16 @@ func TestWatchAnnouncesFirstSuccess(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	heard := make(chan said, 10)
-	go Check{Component: "x", URL: server.URL}.Watch(ctx, func(_ string, ready bool, detail string) { heard <- said{ready, detail} })
+	announcements := make(chan announcement, 10)
+	go Check{Component: "x", URL: server.URL}.Watch(ctx, func(_ string, ready bool, detail string) { announcements <- announcement{ready, detail} })
 	select {
-	case s := <-heard:
-		t.Fatalf("announced %+v while it starts", s)
+	case s := <-announcements:
+		t.Fatalf("Watch announced %+v while the component starts", s)
 	case <-time.After(3 * starting):
 	}
 	healthy.Store(true)
-	if s := <-heard; !s.ready {
-		t.Fatalf("announced %+v, want ready", s)
+	if s := <-announcements; !s.ready {
+		t.Fatalf("Watch announced %+v, want ready", s)
 	}
 }
 
@@ -59,32 +59,33 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestCAReload checks that Watch reloads CAFile when the file changes.
+// TestCAReload checks that the client trusts the CAs that are now in CAFile, and that it is
+// replaced only when the file changes.
 func TestCAReload(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
-	stranger, err := pki.NewCA("stranger", time.Hour)
+	other, err := pki.NewCA("other", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	check := Check{Component: "x", URL: server.URL, CAFile: filepath.Join(t.TempDir(), "ca.crt"), Name: "example.com"}
 	var client *http.Client
-	var believed []byte
+	var loaded []byte
 	for _, c := range []struct {
-		ca   []byte
-		well bool
-	}{{pki.EncodeCert(server.Certificate()), true}, {stranger.CertPEM(), false}, {pki.EncodeCerts(stranger.Cert, server.Certificate()), true}} {
+		ca      []byte
+		healthy bool
+	}{{pki.EncodeCert(server.Certificate()), true}, {other.CertPEM(), false}, {pki.EncodeCerts(other.Cert, server.Certificate()), true}} {
 		if err := os.WriteFile(check.CAFile, c.ca, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if client, believed, err = check.client(client, believed); err != nil {
+		if client, loaded, err = check.client(client, loaded); err != nil {
 			t.Fatal(err)
 		}
-		if problem := check.probe(t.Context(), client); (problem == "") != c.well {
-			t.Errorf("with %d bytes of authorities: %q", len(c.ca), problem)
+		if problem := check.probe(t.Context(), client); (problem == "") != c.healthy {
+			t.Errorf("with a CA file of %d bytes: %q", len(c.ca), problem)
 		}
-		if again, _, err := check.client(client, believed); err != nil || again != client {
-			t.Errorf("another client without need, %v", err)
+		if again, _, err := check.client(client, loaded); err != nil || again != client {
+			t.Errorf("the client is replaced, although the file is unchanged: %v", err)
 		}
 	}
 }

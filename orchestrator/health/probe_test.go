@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestProberLate checks that a server that accepts a connection and sends nothing is late, and that
-// a closed port is not.
+// TestProberLate checks that the result of a probe is Late if the server accepts the connection and
+// sends nothing, but not if the port is closed.
 func TestProberLate(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -28,10 +28,10 @@ func TestProberLate(t *testing.T) {
 	p := &Prober{CAFile: file, Name: "localhost", Path: "/readyz", Timeout: 200 * time.Millisecond, Idle: time.Second, Dial: (&net.Dialer{}).DialContext}
 	defer p.Close()
 	if got, want := p.Probe(t.Context(), socket.Addr().String()), (ProbeResult{Late: true, Problem: "does not answer"}); got != want {
-		t.Errorf("silence: %+v, want %+v", got, want)
+		t.Errorf("a silent server: %+v, want %+v", got, want)
 	}
 	socket.Close()
 	if got := p.Probe(t.Context(), socket.Addr().String()); got.Late || got.Reachable || got.Problem == "" {
-		t.Errorf("nobody listens: %+v, want a problem that is not late", got)
+		t.Errorf("a closed port: %+v, want a problem, but not Late", got)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestAnswer checks the values of all variables, as machined sends them, and the mistakes in
-// expressions.
+// TestAnswer checks that an expression can read each field of an inventory, as machined sends it,
+// and checks the problems of wrong expressions.
 func TestAnswer(t *testing.T) {
 	host, err := json.Marshal(inventory.Host{
 		Serial: "SN-1", UUID: "4c4c", Vendor: "Acme", Product: "X1", Release: "1.2.0", CPUModel: "EPYC", CPUs: 16, MemoryMiB: 64 << 10,
@@ -26,7 +26,7 @@ func TestAnswer(t *testing.T) {
 	for _, c := range []struct {
 		expression string
 		want       bool
-		problem    string // part of it
+		problem    string // a part of the problem; empty if there is none
 	}{
 		{`host.serial == "SN-1" && host.uuid == "4c4c" && host.vendor == "Acme" && host.product == "X1" && host.release == "1.2.0" && host.cpuModel == "EPYC"`, true, ""},
 		{"host.cpus == 16 && host.memory == 64 * GiB", true, ""},
@@ -59,7 +59,7 @@ func TestAnswer(t *testing.T) {
 	for _, bad := range []string{"no", `{"expression":"true","inventory":[]}`} {
 		var out bytes.Buffer
 		if err := Answer(strings.NewReader(bad), &out); err == nil && !strings.Contains(out.String(), "cannot be parsed") {
-			t.Errorf("%s: %s", bad, out.String())
+			t.Errorf("request %s: %s, want an error", bad, out.String())
 		}
 	}
 }

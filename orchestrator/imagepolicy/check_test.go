@@ -41,7 +41,7 @@ func must[V any](v V, err error) V {
 	return v
 }
 
-// keyPair is a key with its form in the configuration.
+// keyPair is a private key, and its public key in the form of the configuration.
 type keyPair struct {
 	*ecdsa.PrivateKey
 	public config.ImageKey
@@ -56,12 +56,13 @@ func newKey() (k keyPair) {
 	return k
 }
 
-// stored is a store with the names of the machine and those of the registry.
+// stored is a fake store with the signatures of the machine and those of the registry.
 type stored struct {
 	signtest.Blobs
-	// digests by name: fetched, imported, in the registry, in use
+	// The maps have digests by name: of signatures that the machine has fetched, of imported
+	// signatures, of signatures in the registry, and of the images with pinned signatures.
 	here, local, remote, pinned map[string]string
-	down                        error // the registry does not answer
+	down                        error // the error of the registry, if it does not answer
 	fetched                     int
 }
 
@@ -108,60 +109,60 @@ func (s *stored) PinSignatures(_ context.Context, name, image string) error {
 	return nil
 }
 
-// TestCheck: what starts, and the reason of everything that does not.
+// TestCheck checks which images can run, and the error for each other image.
 func TestCheck(t *testing.T) {
-	key, stranger := newKey(), newKey()
+	key, other := newKey(), newKey()
 	tag, bundle := repository+":"+signtest.Tag(image, ".sig"), repository+":"+signtest.Tag(index, "")
 	signed := func(k keyPair, name string, claims ...[]byte) func(*stored) {
 		return func(s *stored) { s.remote[name] = must(s.Manifest(k, claims...)).Digest.String() }
 	}
 	good := signtest.Claim(repository, image)
 	rule := config.ImageRule{Images: []config.RepositoryPattern{"registry.example.com/*"}, Keys: []config.ImageKey{key.public}}
-	as := func(p ...config.RepositoryPattern) config.ImageRule {
+	signedAs := func(p ...config.RepositoryPattern) config.ImageRule {
 		r := rule
 		r.SignedAs = p
 		return r
 	}
 	for _, c := range []struct {
-		what  string
+		title string
 		rule  config.ImageRule
 		setup func(*stored)
-		name  string // default: name
-		want  string // of the error; empty: the image can run
+		name  string // if empty, the constant name
+		want  string // a part of the error; empty if the image can run
 	}{
-		{what: "signed", setup: signed(key, tag, good)},
-		{what: "signed by its index", setup: signed(key, repository+":"+signtest.Tag(index, ".sig"), signtest.Claim(repository, index))},
-		{what: "signed by two, the other first", setup: signed(key, tag, signtest.Claim("registry.example.com/other", image), good)},
-		{what: "signatures that were imported, without a registry", setup: func(s *stored) {
+		{title: "signed", setup: signed(key, tag, good)},
+		{title: "signed by its index", setup: signed(key, repository+":"+signtest.Tag(index, ".sig"), signtest.Claim(repository, index))},
+		{title: "two signatures, the first for another repository", setup: signed(key, tag, signtest.Claim("registry.example.com/other", image), good)},
+		{title: "signatures that were imported, without a registry", setup: func(s *stored) {
 			signed(key, tag, good)(s)
 			s.local, s.remote, s.down = s.remote, nil, errors.New("the registry does not answer")
 		}},
-		{what: "new signatures replace old ones", setup: func(s *stored) {
-			signed(stranger, tag, good)(s)
+		{title: "new signatures replace old ones", setup: func(s *stored) {
+			signed(other, tag, good)(s)
 			s.here[tag] = s.remote[tag]
 			signed(key, tag, good)(s)
 		}},
-		{what: "for another repository, as the rule accepts", rule: as("build.example.com/*"), setup: signed(key, tag, signtest.Claim("build.example.com/app:1", image))},
-		{what: "a bundle, as the rule accepts", rule: as("*"), setup: func(s *stored) {
+		{title: "for another repository that the rule accepts", rule: signedAs("build.example.com/*"), setup: signed(key, tag, signtest.Claim("build.example.com/app:1", image))},
+		{title: "a bundle that the rule accepts", rule: signedAs("*"), setup: func(s *stored) {
 			s.remote[bundle] = must(s.Referrers(key, index, signtest.Statement(index))).Digest.String()
 		}},
-		{what: "without a signature, as the rule accepts", rule: config.ImageRule{Images: rule.Images, Unsigned: true}, setup: func(s *stored) { s.down = errors.New("not asked") }},
+		{title: "without a signature, which the rule accepts", rule: config.ImageRule{Images: rule.Images, Unsigned: true}, setup: func(s *stored) { s.down = errors.New("not asked") }},
 
-		{what: "unsigned", setup: func(*stored) {}, want: "image registry.example.com/team/app:1 (" + index + "): Machine.spec.node.imagePolicy[0] requires a signature: neither this machine nor the registry has one; sign the image with a key of the rule (`cosign sign --key`), import its signatures with it, or change the rule"},
-		{what: "by another key", setup: signed(stranger, tag, good), want: tag + ": none of the keys made it"},
-		{what: "for another image", setup: signed(key, tag, signtest.Claim(repository, another)), want: "a signature is for another image, " + another},
-		{what: "for another repository", setup: signed(key, tag, signtest.Claim("registry.example.com/team/other", image)), want: `a signature is for the repository "registry.example.com/team/other", and signedAs of Machine.spec.node.imagePolicy[0] does not accept it`},
-		{what: "for no repository", setup: signed(key, tag, signtest.Claim("", image)), want: `a signature names no repository; signedAs: ["*"] in Machine.spec.node.imagePolicy[0] accepts it`},
-		{what: "a bundle", setup: func(s *stored) {
+		{title: "unsigned", setup: func(*stored) {}, want: "image registry.example.com/team/app:1 (" + index + "): Machine.spec.node.imagePolicy[0] requires a signature: neither this machine nor the registry has one; sign the image with a key of the rule (`cosign sign --key`), import its signatures with it, or change the rule"},
+		{title: "by another key", setup: signed(other, tag, good), want: tag + ": none of the keys made it"},
+		{title: "for another image", setup: signed(key, tag, signtest.Claim(repository, another)), want: "a signature is for another image, " + another},
+		{title: "for another repository", setup: signed(key, tag, signtest.Claim("registry.example.com/team/other", image)), want: `a signature is for the repository "registry.example.com/team/other", and signedAs of Machine.spec.node.imagePolicy[0] does not accept it`},
+		{title: "for no repository", setup: signed(key, tag, signtest.Claim("", image)), want: `a signature names no repository; signedAs: ["*"] in Machine.spec.node.imagePolicy[0] accepts it`},
+		{title: "a bundle", setup: func(s *stored) {
 			s.remote[bundle] = must(s.Referrers(key, index, signtest.Statement(index))).Digest.String()
 		}, want: "a signature names no repository"},
-		{what: "too large", setup: signed(key, tag, append(good, strings.Repeat(" ", imagesignature.MaxDocument)...)), want: "has more than 131072 bytes"},
-		{what: "a manifest that is too large", setup: func(s *stored) {
+		{title: "too large", setup: signed(key, tag, append(good, strings.Repeat(" ", imagesignature.MaxDocument)...)), want: "has more than 131072 bytes"},
+		{title: "a manifest that is too large", setup: func(s *stored) {
 			s.remote[tag] = s.Put("", []byte(strings.Repeat(" ", imagesignature.MaxManifest+1))).Digest.String()
 		}, want: "has more than 262144 bytes"},
-		{what: "no registry", setup: func(s *stored) { s.down = errors.New("the registry does not answer") }, want: "requires a signature: the registry does not answer; sign"},
-		{what: "no rule", name: "docker.io/library/nginx:1", setup: func(*stored) {}, want: "image docker.io/library/nginx:1: no rule of Machine.spec.node.imagePolicy matches docker.io/library/nginx; add a rule with its keys, or with unsigned: true"},
-		{what: "many bad signatures", setup: func(s *stored) {
+		{title: "no registry", setup: func(s *stored) { s.down = errors.New("the registry does not answer") }, want: "requires a signature: the registry does not answer; sign"},
+		{title: "no rule", name: "docker.io/library/nginx:1", setup: func(*stored) {}, want: "image docker.io/library/nginx:1: no rule of Machine.spec.node.imagePolicy matches docker.io/library/nginx; add a rule with its keys, or with unsigned: true"},
+		{title: "many bad signatures", setup: func(s *stored) {
 			var claims [][]byte
 			for i := range 9 {
 				claims = append(claims, signtest.Claim(repository, digest.FromString(fmt.Sprint(i)).String()))
@@ -180,16 +181,17 @@ func TestCheck(t *testing.T) {
 		err := (&checker{rules: []config.ImageRule{c.rule}, store: s}).check(t.Context(), c.name, id)
 		switch {
 		case c.want == "" && err != nil:
-			t.Errorf("%s: %v", c.what, err)
+			t.Errorf("%s: %v", c.title, err)
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: %v; want %s", c.what, err, c.want)
+			t.Errorf("%s: %v; want %s", c.title, err, c.want)
 		case c.want == "" && len(s.pinned) != len(s.local):
-			t.Errorf("%s: %d pinned names, %d imported", c.what, len(s.pinned), len(s.local))
+			t.Errorf("%s: %d pinned names, %d imported", c.title, len(s.pinned), len(s.local))
 		}
 	}
 }
 
-// TestWithoutNetwork: an image that has run once starts again without its registry.
+// TestWithoutNetwork checks that an image that has run once starts again without a request to its
+// registry.
 func TestWithoutNetwork(t *testing.T) {
 	key := newKey()
 	s := newStored()
@@ -201,14 +203,14 @@ func TestWithoutNetwork(t *testing.T) {
 	}
 	fetched := s.fetched
 	if err := c.check(t.Context(), name, id); err != nil || s.fetched != fetched {
-		t.Errorf("%v, after %d more requests", err, s.fetched-fetched)
+		t.Errorf("second start: %v, with %d requests to the registry", err, s.fetched-fetched)
 	}
 	if err := c.check(t.Context(), name, another); err == nil || !strings.Contains(err.Error(), "cannot check its signatures") {
-		t.Errorf("an image that is gone: %v", err)
+		t.Errorf("an image that the machine does not have: %v", err)
 	}
 }
 
-// TestFirstRule: the first matching rule decides.
+// TestFirstRule checks that the first rule that matches a name applies.
 func TestFirstRule(t *testing.T) {
 	c := &checker{pause: "orlop.dev/pause:1", rules: []config.ImageRule{
 		{Images: []config.RepositoryPattern{"docker.io/library/nginx"}}, {Images: []config.RepositoryPattern{"docker.io/*", "registry.example.com:5000/a/*"}}, {Images: []config.RepositoryPattern{"orlop.dev/*"}},

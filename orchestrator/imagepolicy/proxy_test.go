@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// runtime is a fake of containerd's CRI plugin with the IDs of images by name.
+// runtime is a fake of containerd's CRI plugin. ids has the IDs of its images by name.
 type runtime struct {
 	cri.UnimplementedRuntimeServiceServer
 	cri.UnimplementedImageServiceServer
@@ -66,7 +66,8 @@ func (r *runtime) GetContainerEvents(_ *cri.GetEventsRequest, out cri.RuntimeSer
 	return status.Error(codes.Aborted, "the end")
 }
 
-// started returns a fake runtime, and a connection to a proxy of that runtime with the given rules.
+// started returns a fake runtime, and a client connection to a proxy with these rules for this
+// runtime.
 func started(t *testing.T, rules ...config.ImageRule) (*runtime, *grpc.ClientConn) {
 	t.Helper()
 	spec := nodespec.Spec{Node: nodespec.Node{ImagePolicy: rules, PauseImage: "orlop.dev/pause:1"}}
@@ -107,7 +108,8 @@ func started(t *testing.T, rules ...config.ImageRule) (*runtime, *grpc.ClientCon
 	return r, conn
 }
 
-// TestForward checks that calls without an image pass unchanged, with headers, streams and errors.
+// TestForward checks that the proxy forwards calls without an image unchanged, with their headers,
+// streams and errors.
 func TestForward(t *testing.T) {
 	_, conn := started(t, config.ImageRule{Images: []config.RepositoryPattern{"*"}, Unsigned: true})
 	client := cri.NewRuntimeServiceClient(conn)
@@ -134,8 +136,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestCreateContainer checks that a container starts only if its image has a rule and the name in
-// the pod is a name of the image, and that the container starts with the ID that was checked.
+// TestCreateContainer checks that a container starts only if a rule accepts its image. The name in
+// the pod must be a name of the image. The runtime gets the ID that was checked.
 func TestCreateContainer(t *testing.T) {
 	r, conn := started(t, config.ImageRule{Images: []config.RepositoryPattern{"registry.example.com/free", "docker.io/*"}, Unsigned: true})
 	client := cri.NewRuntimeServiceClient(conn)
@@ -144,13 +146,13 @@ func TestCreateContainer(t *testing.T) {
 	}
 	const free = "registry.example.com/free:1"
 	for _, c := range []struct {
-		what   string
+		title  string
 		image  *cri.ImageSpec
 		volume *cri.ImageSpec
-		want   string // of the error
+		want   string // a part of the error; empty if the container starts
 	}{
 		{"an accepted image", spec(another, free), nil, ""},
-		{"by its name", spec(free, ""), nil, ""},
+		{"an accepted image by its name", spec(free, ""), nil, ""},
 		{"with an image volume", spec(another, free), spec(another, free), ""},
 		{"no rule", spec(id, name), nil, "no rule of Machine.spec.node.imagePolicy matches " + repository},
 		{"an image volume without a rule", spec(another, free), spec(id, name), "no rule of Machine.spec.node.imagePolicy matches " + repository},
@@ -158,7 +160,7 @@ func TestCreateContainer(t *testing.T) {
 		{"an ID as the name", spec(id, id), nil, "name the image by its repository"},
 		{"a part of an ID as the name", spec(id, id[:20]), nil, "name the image by its repository"},
 		{"only an ID", spec(id, ""), nil, "name the image by its repository"},
-		{"a name that the machine does not have", spec(another, "docker.io/library/nginx"), nil, "docker.io/library/nginx:latest is not the name of the image"},
+		{"a name of which the machine has no image", spec(another, "docker.io/library/nginx"), nil, "docker.io/library/nginx:latest is not the name of the image"},
 		{"a deleted image", spec("registry.example.com/free:2", ""), nil, "pull or import it again"},
 		{"no image", nil, nil, "not the name of an image"},
 	} {
@@ -170,11 +172,11 @@ func TestCreateContainer(t *testing.T) {
 		_, err := client.CreateContainer(t.Context(), request)
 		switch {
 		case c.want != "" && (status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), c.want) || r.created != nil):
-			t.Errorf("%s: %v; want %s; created %v", c.what, err, c.want, r.created)
+			t.Errorf("%s: %v; want %s; created %v", c.title, err, c.want, r.created)
 		case c.want == "" && (err != nil || r.created.Config.Image.Image != another || r.created.PodSandboxId != "s"):
-			t.Errorf("%s: %v; created %v", c.what, err, r.created)
+			t.Errorf("%s: %v; created %v", c.title, err, r.created)
 		case c.want == "" && c.volume != nil && r.created.Config.Mounts[1].Image.Image != another:
-			t.Errorf("%s: created %v", c.what, r.created)
+			t.Errorf("%s: created %v", c.title, r.created)
 		}
 	}
 }

@@ -35,7 +35,7 @@ import (
 // secret is the AppRole secret ID, which no error may contain.
 const secret = "hunter2-secret-id"
 
-// site is a key manager with a plugin that uses it.
+// site is a key manager, and a plugin (service) that uses it.
 type site struct {
 	*transittest.Server
 	t       *testing.T
@@ -43,7 +43,7 @@ type site struct {
 	now     time.Time
 	key     nodespec.KMS
 	service *Service
-	results []string // of the checks
+	results []string // of the checks, in order: the version of the key, or the error
 }
 
 // serve starts a server with TLS on loopback, and returns it with its CA.
@@ -86,8 +86,8 @@ func (s *site) write() {
 	}
 }
 
-// status checks the result of a check: the version of the key, or a part of the error, which never
-// contains the secret.
+// status runs a check and compares its result: the version of the key, or a part of the error. The
+// result must not contain the secret.
 func (s *site) status(want string) {
 	s.t.Helper()
 	_, err := s.service.Status(s.t.Context())
@@ -96,12 +96,12 @@ func (s *site) status(want string) {
 		s.t.Errorf("got %q, want %q", got, want)
 	}
 	if !errors.Is(s.service.LastError(), err) {
-		s.t.Errorf("the last error is %v", s.service.LastError())
+		s.t.Errorf("LastError returns %v, want the error of the check", s.service.LastError())
 	}
 }
 
-// TestKey checks encryption, and decryption also of former versions of the key. It also checks that
-// changed settings need no restart.
+// TestKey checks encryption, and decryption with the present and a former version of the key. It
+// also checks that changed settings apply without a restart.
 func TestKey(t *testing.T) {
 	s := newSite(t)
 	s.status("v1")
@@ -113,7 +113,7 @@ func TestKey(t *testing.T) {
 	s.status("v2")
 	plain, err := s.service.Decrypt(t.Context(), "", &plugin.DecryptRequest{Ciphertext: first.Ciphertext, KeyID: first.KeyID})
 	if err != nil || string(plain) != "a key" {
-		t.Errorf("the former version: %q, %v", plain, err)
+		t.Errorf("decryption with the former version: %q, %v", plain, err)
 	}
 	if _, err := s.service.Decrypt(t.Context(), "", &plugin.DecryptRequest{Ciphertext: []byte("vault:v9:AAAA")}); err == nil || !strings.Contains(err.Error(), "it answers 400: invalid ciphertext") {
 		t.Errorf("a changed ciphertext: %v", err)
@@ -126,12 +126,13 @@ func TestKey(t *testing.T) {
 	s.write()
 	s.status("v1")
 	if other.Logins() != 1 {
-		t.Error("the server in the changed settings is not used")
+		t.Error("the plugin does not use the server in the changed settings")
 	}
 }
 
-// TestTokens checks that a token is replaced before it expires, and when the server no longer knows
-// it. It also checks that missing rights do not cause a login at each request.
+// TestTokens checks that the plugin replaces a token before it expires, and when the server no
+// longer knows the token. If the token lacks rights, the plugin logs in again at most once a
+// minute.
 func TestTokens(t *testing.T) {
 	s := newSite(t)
 	s.TTL = time.Hour
@@ -139,12 +140,12 @@ func TestTokens(t *testing.T) {
 	s.now = s.now.Add(39 * time.Minute)
 	s.status("v1")
 	if n := s.Logins(); n != 1 {
-		t.Errorf("%d logins before two thirds of the time, want 1", n)
+		t.Errorf("%d logins before two thirds of the token's validity, want 1", n)
 	}
 	s.now = s.now.Add(2 * time.Minute)
 	s.status("v1")
 	if n := s.Logins(); n != 2 {
-		t.Errorf("%d logins after two thirds of the time, want 2", n)
+		t.Errorf("%d logins after two thirds of the token's validity, want 2", n)
 	}
 	s.now = s.now.Add(2 * time.Minute)
 	s.Forget() // for example a restart of the server
@@ -185,7 +186,8 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// TestSettings checks the errors of wrong settings, and that correct settings then work.
+// TestSettings checks the error of each wrong setting. After the setting is corrected, the plugin
+// works.
 func TestSettings(t *testing.T) {
 	foreign, err := pki.NewCA("foreign", time.Hour)
 	if err != nil {
@@ -206,12 +208,12 @@ func TestSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			right, role := s.key, *s.key.AppRole
+			correct, role := s.key, *s.key.AppRole
 			c.change(&s.key)
 			s.write()
 			s.status(c.want)
-			right.AppRole = &role
-			s.key = right
+			correct.AppRole = &role
+			s.key = correct
 			s.write()
 			s.status("v1")
 		})
@@ -231,8 +233,8 @@ func TestSettings(t *testing.T) {
 // TestAnswers checks that answers of a wrong, broken or malicious server are errors, and that the
 // client does not send the token to another server.
 func TestAnswers(t *testing.T) {
-	var elsewhere atomic.Int32
-	other, _ := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	var redirected atomic.Int32
+	other, _ := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { redirected.Add(1) }))
 	text := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -243,15 +245,15 @@ func TestAnswers(t *testing.T) {
 		answer http.HandlerFunc
 		want   string
 	}{
-		"too large":        {text(200, strings.Repeat(" ", maxAnswer+1)), "the answer has more than 64 KiB"},
-		"no JSON":          {text(200, "<html>"), "the answer is not JSON of the expected form"},
-		"empty":            {text(200, "{}"), "the server answers without a ciphertext of Transit"},
-		"no version":       {text(200, `{"data": {"ciphertext": "vault:vx:AAAA"}}`), "the server answers without a ciphertext of Transit"},
-		"a long version":   {text(200, `{"data": {"ciphertext": "vault:v`+strings.Repeat("1", 99)+`:AAAA"}}`), "the server answers without a ciphertext of Transit"},
-		"control sequence": {text(500, "{\"errors\": [\"a\\u001b[31m\\nb\"]}"), "it answers 500: a"},
-		"no text":          {text(502, "<html>"), "it answers 502: Bad Gateway; see the log of the server"},
-		"redirect":         {http.RedirectHandler(other.URL, http.StatusTemporaryRedirect).ServeHTTP, "it answers 307: Temporary Redirect; the machine follows no redirect"},
-		"another text": {func(w http.ResponseWriter, r *http.Request) {
+		"an answer that is too large": {text(200, strings.Repeat(" ", maxAnswer+1)), "the answer has more than 64 KiB"},
+		"no JSON":                     {text(200, "<html>"), "the answer is not JSON of the expected form"},
+		"empty":                       {text(200, "{}"), "the server answers without a ciphertext of Transit"},
+		"no version":                  {text(200, `{"data": {"ciphertext": "vault:vx:AAAA"}}`), "the server answers without a ciphertext of Transit"},
+		"a long version":              {text(200, `{"data": {"ciphertext": "vault:v`+strings.Repeat("1", 99)+`:AAAA"}}`), "the server answers without a ciphertext of Transit"},
+		"control sequence":            {text(500, "{\"errors\": [\"a\\u001b[31m\\nb\"]}"), "it answers 500: a"},
+		"no text":                     {text(502, "<html>"), "it answers 502: Bad Gateway; see the log of the server"},
+		"redirect":                    {http.RedirectHandler(other.URL, http.StatusTemporaryRedirect).ServeHTTP, "it answers 307: Temporary Redirect; the machine follows no redirect"},
+		"a ciphertext of another text": {func(w http.ResponseWriter, r *http.Request) {
 			text(200, map[bool]string{true: `{"data": {"ciphertext": "vault:v1:AAAA"}}`, false: `{"data": {"plaintext": "AAAA"}}`}[strings.Contains(r.URL.Path, "encrypt")])(w, r)
 		}, "decrypts to another text than was encrypted"},
 	} {
@@ -272,10 +274,10 @@ func TestAnswers(t *testing.T) {
 			}
 		})
 	}
-	if elsewhere.Load() > 0 {
+	if redirected.Load() > 0 {
 		t.Error("a redirect was followed")
 	}
-	for name, token := range map[string]string{"none": "", "a header": "a\r\nX: b"} {
+	for name, token := range map[string]string{"empty": "", "with a header": "a\r\nX: b"} {
 		s := newSite(t)
 		body, err := json.Marshal(map[string]any{"auth": map[string]string{"client_token": token}})
 		if err != nil {
@@ -288,8 +290,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestSilence checks that a server that does not answer delays a caller at most until the caller's
-// own deadline, and that no caller waits for the login of another caller.
+// TestSilence checks a server that does not answer: each caller waits until its own deadline at
+// most, and not for the login of another caller.
 func TestSilence(t *testing.T) {
 	s := newSite(t)
 	server, ca := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -319,7 +321,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestForwarder checks that the client reaches the server through the socket of the forwarder.
+// TestForwarder checks that the plugin reaches the key manager through the socket of the forwarder.
 func TestForwarder(t *testing.T) {
 	s := newSite(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -344,8 +346,9 @@ func TestForwarder(t *testing.T) {
 	}
 }
 
-// node returns a control-plane machine with a key manager. The name of its directory is short,
-// because the path of a socket has at most 107 bytes.
+// node returns the specification and the directories of a control-plane machine with a key manager.
+// If encrypt is true, the key manager encrypts Secrets, otherwise a key does. The name of the
+// directory is short, because the path of a socket has at most 107 bytes.
 func (s *site) node(encrypt bool) (nodespec.Spec, dirs.Dirs) {
 	s.t.Helper()
 	spec := nodespec.Spec{Node: nodespec.Node{ControlPlane: true}}
@@ -363,14 +366,15 @@ func (s *site) node(encrypt bool) (nodespec.Spec, dirs.Dirs) {
 	return spec, d
 }
 
-// TestUpstream checks the following with the code of the API server. Secrets are encrypted with the
-// key manager. They stay readable when another provider encrypts. They are stale after a rotation
-// of the key. If the key manager is unavailable, the error contains the reason.
+// TestUpstream checks the plugin with the code of the API server. The key manager encrypts Secrets.
+// They stay readable when another provider encrypts, and are stale after a rotation of the key. If
+// the key manager is unavailable, the error contains the reason.
 func TestUpstream(t *testing.T) {
 	s := newSite(t)
 	where := value.DefaultContext("/registry/secrets/a/b")
-	// like the API server, which restarts for each configuration
-	with := func(encrypt bool, use func(value.Transformer, func() error)) {
+	// withSecrets loads the configuration anew, because the API server restarts for each
+	// configuration.
+	withSecrets := func(encrypt bool, use func(value.Transformer, func() error)) {
 		t.Helper()
 		spec, d := s.node(encrypt)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -396,7 +400,7 @@ func TestUpstream(t *testing.T) {
 			}
 		}
 	}
-	with(true, func(v value.Transformer, _ func() error) {
+	withSecrets(true, func(v value.Transformer, _ func() error) {
 		var err error
 		if stored, err = v.TransformToStorage(t.Context(), []byte("a Secret"), where); err != nil {
 			t.Fatal(err)
@@ -405,17 +409,17 @@ func TestUpstream(t *testing.T) {
 			t.Errorf("stored as %.40q", stored)
 		}
 	})
-	with(true, reads(false))
-	with(false, reads(true))
+	withSecrets(true, reads(false))
+	withSecrets(false, reads(true))
 	s.Rotate()
-	with(true, reads(true))
+	withSecrets(true, reads(true))
 	s.Seal(true)
-	with(true, func(v value.Transformer, last func() error) {
+	withSecrets(true, func(v value.Transformer, last func() error) {
 		if plain, _, err := v.TransformFromStorage(t.Context(), stored, where); err == nil {
 			t.Errorf("read %q without the key manager", plain)
 		}
 		if err := last(); err == nil || !strings.Contains(err.Error(), "unseal the server") {
-			t.Errorf("the reason is %v", err)
+			t.Errorf("the last error of the plugin is %v", err)
 		}
 	})
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(s.file), "kms-*"))
@@ -424,8 +428,8 @@ func TestUpstream(t *testing.T) {
 	}
 }
 
-// TestServe checks the mode of the socket, that the socket of a former process is replaced, and
-// that a machine without a key manager needs no socket.
+// TestServe checks that Serve replaces the socket of a former process, and the mode of the new
+// socket. It also checks that a machine without a key manager needs no socket.
 func TestServe(t *testing.T) {
 	s := newSite(t)
 	socket := filepath.Join(filepath.Dir(s.file), nodespec.KMSSocket)
@@ -457,9 +461,9 @@ func TestServe(t *testing.T) {
 	stop()
 }
 
-// TestRun checks the order of the first announcement and of the call of serving. The API server can
-// use the plugin after that call, so a later announcement could replace a problem that the API
-// server has found.
+// TestRun checks that Run announces the component before it calls its function serving. After that
+// call, the API server can use the plugin, so a later announcement could replace a problem that the
+// API server has found.
 func TestRun(t *testing.T) {
 	s := newSite(t)
 	spec, d := s.node(true)
@@ -477,7 +481,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestDescribe checks the details of the component.
+// TestDescribe checks the detail that the component announces, and on which machines it runs.
 func TestDescribe(t *testing.T) {
 	s := newSite(t)
 	s.key.Endpoint = "https://vault.example.com:8200"
@@ -491,10 +495,10 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	with, without := nodespec.Spec{Node: nodespec.Node{ControlPlane: true}}, nodespec.Spec{}
-	with.Kubernetes.APIServer.KMS = &config.KMS{}
-	without.Kubernetes.APIServer.KMS = &config.KMS{} // a worker
-	if len(Components(with)) != 1 || len(Components(without)) != 0 || len(Components(nodespec.Spec{})) != 0 {
+	managed, worker := nodespec.Spec{Node: nodespec.Node{ControlPlane: true}}, nodespec.Spec{}
+	managed.Kubernetes.APIServer.KMS = &config.KMS{}
+	worker.Kubernetes.APIServer.KMS = &config.KMS{}
+	if len(Components(managed)) != 1 || len(Components(worker)) != 0 || len(Components(nodespec.Spec{})) != 0 {
 		t.Error("the component runs on a wrong machine, or not on all machines with a key manager")
 	}
 }

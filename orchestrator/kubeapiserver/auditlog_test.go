@@ -30,25 +30,26 @@ func (k *recordedURLs) ProcessEvents(events ...*auditinternal.Event) bool {
 	return true
 }
 
-// TestWithoutQueries checks that no command line reaches a log, and that other queries do.
+// TestWithoutQueries checks that withoutQueries removes the query from the URLs of commands in pods
+// and of proxies, because it can contain secrets. It retains all other queries.
 func TestWithoutQueries(t *testing.T) {
-	of := func(subresource, uri string) *auditinternal.Event {
+	event := func(subresource, uri string) *auditinternal.Event {
 		return &auditinternal.Event{RequestURI: uri, ObjectRef: &auditinternal.ObjectReference{Subresource: subresource}}
 	}
-	exec := of("exec", "/api/v1/namespaces/a/pods/db/exec?command=mysql&command=-psecret")
+	exec := event("exec", "/api/v1/namespaces/a/pods/db/exec?command=mysql&command=-psecret")
 	k := &recordedURLs{}
-	if !(withoutQueries{k}).ProcessEvents(exec, of("proxy", "/api/v1/namespaces/a/services/s/proxy/login?token=x"), of("", "/api/v1/pods?limit=500"),
+	if !(withoutQueries{k}).ProcessEvents(exec, event("proxy", "/api/v1/namespaces/a/services/s/proxy/login?token=x"), event("", "/api/v1/pods?limit=500"),
 		&auditinternal.Event{RequestURI: "/metrics?x=1"}) {
-		t.Error("not kept")
+		t.Error("ProcessEvents returns false")
 	}
 	want := []string{"/api/v1/namespaces/a/pods/db/exec", "/api/v1/namespaces/a/services/s/proxy/login", "/api/v1/pods?limit=500", "/metrics?x=1"}
 	if !slices.Equal(k.urls, want) || exec.RequestURI == want[0] {
-		t.Errorf("%q, want %q; the event of the request has %s", k.urls, want, exec.RequestURI)
+		t.Errorf("recorded %q, want %q; the event of the request now has %s", k.urls, want, exec.RequestURI)
 	}
 }
 
-// TestAuditChain checks that events are a chain after a restart of the server, and that a huge
-// event loses its request only.
+// TestAuditChain checks that the events form a single chain, also after a restart of the server. If
+// an event is too large, only the request object in it is omitted.
 func TestAuditChain(t *testing.T) {
 	dir := t.TempDir()
 	o := options.AuditLogOptions{Path: filepath.Join(dir, "audit.log"), MaxSize: 1, MaxBackups: 2, Format: logbackend.FormatJson}
@@ -85,10 +86,10 @@ func TestAuditChain(t *testing.T) {
 		return err
 	})
 	if want := []string{"/api/v1/pods", "/apis/rbac", "/api/v1/pods", "/apis/rbac"}; err != nil || !slices.Equal(uris, want) || chain.Last.Number != 4 {
-		t.Errorf("%q, %v, up to %v", uris, err, chain.Last)
+		t.Errorf("recorded %q, %v; the last entry of the chain is %v", uris, err, chain.Last)
 	}
 	o.Path = filepath.Join(dir, "other.log")
 	if _, err := newAuditBackend(o); err == nil {
-		t.Error("a log that nothing reads is accepted")
+		t.Error("newAuditBackend accepts a log file that kubeaudit does not read")
 	}
 }

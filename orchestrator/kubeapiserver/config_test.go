@@ -32,8 +32,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// parsed returns the completed options of a server with files in a temporary directory and a free
-// port.
+// parsed returns the completed options of an API server with files in a temporary directory,
+// and which listens on a free port.
 func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
@@ -98,9 +98,9 @@ func credentialFiles(t *testing.T, dir string) {
 	}
 }
 
-// TestSameAsUpstream compares the configuration with the result of upstream's own function for the
-// same options: both set the same fields. A new version of Kubernetes that sets a further field
-// fails here.
+// TestSameAsUpstream compares our configuration with the result of upstream's own function for the
+// same options: both must set the same fields. So the test fails when a new version of Kubernetes
+// sets a further field.
 func TestSameAsUpstream(t *testing.T) {
 	own, _, _, err := genericConfig(parsed(t), func() error { return nil }, &revocations{})
 	if err != nil {
@@ -116,7 +116,7 @@ func TestSameAsUpstream(t *testing.T) {
 	compare(t, "LoopbackClientConfig", reflect.ValueOf(*own.LoopbackClientConfig), reflect.ValueOf(*upstream.LoopbackClientConfig))
 	compare(t, "SecureServing", reflect.ValueOf(*own.SecureServing), reflect.ValueOf(*upstream.SecureServing))
 	if hooks := own.DisabledPostStartHooks.Difference(upstream.DisabledPostStartHooks); hooks.Len() != 1 {
-		t.Errorf("hooks turned off: %v, want only the one that rights.go replaces", hooks)
+		t.Errorf("disabled hooks: %v, want only the hook that rights.go replaces", hooks)
 	}
 	names := func(checks []healthz.HealthChecker) (all []string) {
 		for _, c := range checks {
@@ -135,18 +135,18 @@ func compare(t *testing.T, name string, own, upstream reflect.Value) {
 	t.Helper()
 	for i := range own.NumField() {
 		field := own.Type().Field(i)
-		// The checks lack upstream's check of the loopback certificate's expiry, because our
-		// certificate outlives every run of the process, and the check of the key manager.
+		// Upstream has two further checks: of the expiry of the loopback certificate, which
+		// in our case is later than the end of every process, and of the key manager.
 		if field.Name == "DisabledPostStartHooks" || field.Name == "HealthzChecks" || field.Name == "LivezChecks" || field.Name == "ReadyzChecks" {
 			continue
 		}
 		a, b := own.Field(i), upstream.Field(i)
 		if a.IsZero() != b.IsZero() {
-			t.Errorf("%s.%s: set: %t, upstream's: %t", name, field.Name, !a.IsZero(), !b.IsZero())
+			t.Errorf("%s.%s is set: %t; upstream sets it: %t", name, field.Name, !a.IsZero(), !b.IsZero())
 			continue
 		}
 		if (a.Kind() == reflect.Slice || a.Kind() == reflect.Map) && a.Len() != b.Len() {
-			t.Errorf("%s.%s: %d entries, upstream's has %d", name, field.Name, a.Len(), b.Len())
+			t.Errorf("%s.%s has %d entries, and upstream's has %d", name, field.Name, a.Len(), b.Len())
 		}
 	}
 }
@@ -168,6 +168,6 @@ func TestSelfSigned(t *testing.T) {
 		t.Error(err)
 	}
 	if cert.PublicKeyAlgorithm != x509.ECDSA {
-		t.Errorf("a key of kind %s", cert.PublicKeyAlgorithm)
+		t.Errorf("the certificate has a key of kind %s, want ECDSA", cert.PublicKeyAlgorithm)
 	}
 }

@@ -21,8 +21,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// TestEgressConfig checks that upstream accepts the configuration, reaches webhooks and issuers by
-// the forwarder's socket, and everything else directly.
+// TestEgressConfig checks that upstream accepts the configuration of the egress. The API server
+// reaches webhooks and issuers of tokens by the socket of the forwarder, and everything else
+// directly.
 func TestEgressConfig(t *testing.T) {
 	dir := t.TempDir()
 	socket, file := filepath.Join(dir, "s"), filepath.Join(dir, "egress.yaml")
@@ -42,7 +43,7 @@ func TestEgressConfig(t *testing.T) {
 	}
 	for _, direct := range []egressselector.EgressType{egressselector.Cluster, egressselector.Etcd} {
 		if dial, err := selector.Lookup(direct.AsNetworkContext()); dial != nil || err != nil {
-			t.Errorf("%s goes by the forwarder: %v", direct, err)
+			t.Errorf("connections of type %s use the forwarder: %v", direct, err)
 		}
 	}
 	listener, err := net.Listen("unix", socket)
@@ -68,7 +69,7 @@ func TestEgressConfig(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		_, _ = io.Copy(conn, conn) // the test sees the answer
+		_, _ = io.Copy(conn, conn) // the test compares the answer
 	}()
 	dial, err := selector.Lookup(egressselector.ControlPlane.AsNetworkContext())
 	if err != nil {
@@ -79,16 +80,16 @@ func TestEgressConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	said := make([]byte, 5)
+	echo := make([]byte, 5)
 	if _, err := io.WriteString(conn, "hello"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(conn, said); err != nil || string(said) != "hello" {
-		t.Errorf("%q, %v", said, err)
+	if _, err := io.ReadFull(conn, echo); err != nil || string(echo) != "hello" {
+		t.Errorf("the answer through the forwarder is %q, %v; want hello", echo, err)
 	}
 }
 
-// TestForwarderFlag checks that only a machine with a proxy has the flag and its file.
+// TestForwarderFlag checks that only a machine that uses the forwarder has the flag and its file.
 func TestForwarderFlag(t *testing.T) {
 	for _, forwarder := range []bool{false, true} {
 		spec := nodespec.Spec{Node: nodespec.Node{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}}, Network: nodespec.Network{Forwarder: forwarder}}
@@ -96,7 +97,7 @@ func TestForwarderFlag(t *testing.T) {
 		flag := slices.Contains(c.Args, "--egress-selector-config-file=/api/egress.yaml")
 		file := slices.ContainsFunc(c.Files, func(f component.File) bool { return f.Path == "/api/egress.yaml" && f.Content == egressConfig })
 		if flag != forwarder || file != forwarder {
-			t.Errorf("with a proxy %t: flag %t, file %t", forwarder, flag, file)
+			t.Errorf("machine uses the forwarder: %t; flag: %t, file: %t", forwarder, flag, file)
 		}
 	}
 }

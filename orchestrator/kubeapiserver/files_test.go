@@ -13,9 +13,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestAudit checks that every read of users' objects produces a line, even if a system component
-// reads them, and that the constant reads of the cluster's topology by these components produce
-// none.
+// TestAudit checks which requests the audit policy records. Each read of users' objects has a line,
+// even if a component of the system reads them. The constant reads of the cluster's topology by
+// these components have none.
 func TestAudit(t *testing.T) {
 	policy, err := auditpolicy.LoadPolicyFromBytes([]byte(auditPolicy(nil)))
 	if err != nil {
@@ -27,62 +27,62 @@ func TestAudit(t *testing.T) {
 	controller := &user.DefaultInfo{Name: "system:serviceaccount:kube-system:replicaset-controller", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system"}}
 	proxy, scheduler := &user.DefaultInfo{Name: "system:kube-proxy"}, &user.DefaultInfo{Name: "system:kube-scheduler"}
 	person := &user.DefaultInfo{Name: "jane", Groups: []string{"system:authenticated"}}
-	const none, line, all = auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequestResponse
+	const none, metadata, all = auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequestResponse
 	for _, c := range []struct {
-		who                              user.Info
+		caller                           user.Info
 		verb, group, resource, subobject string
 		want                             auditinternal.Level
-		// late is true if the policy omits the line at the start of the response; a watch is then
-		// recorded only at its end.
-		late bool
+		// omitsStart is true if the policy omits the line at the start of the response. A
+		// watch is then recorded only at its end.
+		omitsStart bool
 	}{
-		{kubelet, "get", "", "secrets", "", line, true},
-		{kubelet, "watch", "", "configmaps", "", line, true},
-		{kubelet, "list", "", "pods", "", line, true},
-		{kubelet, "get", "", "services", "", line, true},
-		{kubelet, "list", "", "persistentvolumeclaims", "", line, true},
-		// the request is forbidden, and the line records that
-		{kubelet, "list", "apps", "deployments", "", line, true},
+		{kubelet, "get", "", "secrets", "", metadata, true},
+		{kubelet, "watch", "", "configmaps", "", metadata, true},
+		{kubelet, "list", "", "pods", "", metadata, true},
+		{kubelet, "get", "", "services", "", metadata, true},
+		{kubelet, "list", "", "persistentvolumeclaims", "", metadata, true},
+		// The request is forbidden, and its line records that.
+		{kubelet, "list", "apps", "deployments", "", metadata, true},
 		{kubelet, "get", "", "nodes", "", none, false},
 		{kubelet, "watch", "node.k8s.io", "runtimeclasses", "", none, false},
 		{kubelet, "update", "coordination.k8s.io", "leases", "", none, false},
-		{kubelet, "patch", "", "pods", "status", line, false},
-		{agent, "watch", "", "pods", "", line, true},
-		{agent, "list", "", "services", "", line, true},
+		{kubelet, "patch", "", "pods", "status", metadata, false},
+		{agent, "watch", "", "pods", "", metadata, true},
+		{agent, "list", "", "services", "", metadata, true},
 		{agent, "watch", "networking.k8s.io", "networkpolicies", "", none, false},
-		{proxy, "watch", "", "services", "", line, true},
+		{proxy, "watch", "", "services", "", metadata, true},
 		{proxy, "watch", "discovery.k8s.io", "endpointslices", "", none, false},
-		{controller, "get", "", "pods", "", line, true},
-		{controller, "get", "", "configmaps", "", line, true},
+		{controller, "get", "", "pods", "", metadata, true},
+		{controller, "get", "", "configmaps", "", metadata, true},
 		{controller, "watch", "apps", "replicasets", "", none, false},
-		{controller, "get", "", "pods", "exec", line, false},
-		{controller, "get", "", "nodes", "proxy", line, false},
-		{kubelet, "get", "", "nodes", "proxy", line, false},
-		{scheduler, "watch", "", "pods", "", line, true},
+		{controller, "get", "", "pods", "exec", metadata, false},
+		{controller, "get", "", "nodes", "proxy", metadata, false},
+		{kubelet, "get", "", "nodes", "proxy", metadata, false},
+		{scheduler, "watch", "", "pods", "", metadata, true},
 		{scheduler, "watch", "storage.k8s.io", "csinodes", "", none, false},
-		{person, "watch", "", "pods", "", line, false},
-		{person, "get", "apps", "deployments", "", line, false},
+		{person, "watch", "", "pods", "", metadata, false},
+		{person, "get", "apps", "deployments", "", metadata, false},
 		{person, "create", "rbac.authorization.k8s.io", "roles", "", all, false},
 	} {
 		got := rules.EvaluatePolicyRule(authorizer.AttributesRecord{
-			User: c.who, Verb: c.verb, APIGroup: c.group, Resource: c.resource, Subresource: c.subobject, ResourceRequest: true,
+			User: c.caller, Verb: c.verb, APIGroup: c.group, Resource: c.resource, Subresource: c.subobject, ResourceRequest: true,
 		})
-		late := false
+		omitsStart := false
 		for _, s := range got.OmitStages {
-			late = late || s == auditinternal.StageResponseStarted
+			omitsStart = omitsStart || s == auditinternal.StageResponseStarted
 		}
-		if got.Level != c.want || late != c.late {
-			t.Errorf("%s %s %s/%s: %s, without its beginning: %v", c.who.GetName(), c.verb, c.resource, c.subobject, got.Level, late)
+		if got.Level != c.want || omitsStart != c.omitsStart {
+			t.Errorf("%s %s %s/%s: level %s, without the start of the response: %v", c.caller.GetName(), c.verb, c.resource, c.subobject, got.Level, omitsStart)
 		}
 	}
 }
 
-// TestAuditRules checks that the configured rules decide before the system's rules. No configured
-// rule can hide accesses to Secrets, commands in pods, and changes of rights. No rule records the
-// content of a Secret or token.
+// TestAuditRules checks that the configured rules take precedence over the rules of the system. But
+// no configured rule can hide accesses to Secrets, commands in pods, and changes of rights. No rule
+// records the content of a Secret or token.
 func TestAuditRules(t *testing.T) {
 	person := &user.DefaultInfo{Name: "jane", Groups: []string{"system:authenticated"}}
-	const none, line, request, all = auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequest, auditinternal.LevelRequestResponse
+	const none, metadata, request, all = auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequest, auditinternal.LevelRequestResponse
 	for level, own := range map[config.AuditLevel]auditinternal.Level{config.AuditNone: none, config.AuditRequest: request} {
 		policy, err := auditpolicy.LoadPolicyFromBytes([]byte(auditPolicy([]config.AuditRule{{Level: level}})))
 		if err != nil {
@@ -95,11 +95,11 @@ func TestAuditRules(t *testing.T) {
 		}{
 			{"get", "apps", "deployments", "", own},
 			{"create", "", "pods", "", own},
-			{"get", "", "secrets", "", line},
-			{"create", "", "secrets", "", line},
-			{"create", "", "serviceaccounts", "token", line},
-			{"create", "authentication.k8s.io", "tokenreviews", "", line},
-			{"create", "", "pods", "exec", line},
+			{"get", "", "secrets", "", metadata},
+			{"create", "", "secrets", "", metadata},
+			{"create", "", "serviceaccounts", "token", metadata},
+			{"create", "authentication.k8s.io", "tokenreviews", "", metadata},
+			{"create", "", "pods", "exec", metadata},
 			{"create", "rbac.authorization.k8s.io", "clusterrolebindings", "", all},
 		} {
 			got := rules.EvaluatePolicyRule(authorizer.AttributesRecord{
@@ -112,8 +112,8 @@ func TestAuditRules(t *testing.T) {
 	}
 }
 
-// TestSettings checks that upstream accepts the settings of the reference, which has an example of
-// each.
+// TestSettings checks that upstream accepts the settings of the reference configuration, which has
+// an example of each, and that Check rejects unknown values.
 func TestSettings(t *testing.T) {
 	reference, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -125,11 +125,11 @@ func TestSettings(t *testing.T) {
 	}
 	spec.Kubernetes.APIServer.Admission.EventRateLimits[0].Type = "Cluster"
 	if err := Check(spec); err == nil || !strings.Contains(err.Error(), "Cluster") {
-		t.Errorf("an unknown type: %v", err)
+		t.Errorf("an unknown type of event rate limit: %v", err)
 	}
 	spec = nodespec.Spec{Kubernetes: config.DefaultKubernetes()}
 	spec.Kubernetes.Audit.Rules = []config.AuditRule{{Level: "All"}}
 	if err := Check(spec); err == nil || !strings.Contains(err.Error(), "All") {
-		t.Errorf("an unknown level: %v", err)
+		t.Errorf("an unknown audit level: %v", err)
 	}
 }

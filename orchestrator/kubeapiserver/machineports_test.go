@@ -57,20 +57,20 @@ func portsSpec() nodespec.Spec {
 	}
 }
 
-// judge calls the plugin for a change of an object from before to now. For a new object, before is
-// nil.
-func judge(t *testing.T, p *machinePorts, now, before runtime.Object, part string) error {
+// judge calls the plugin for the change of an object from before to now. before is nil for a new
+// object; subresource is empty for the object itself.
+func judge(t *testing.T, p *machinePorts, now, before runtime.Object, subresource string) error {
 	t.Helper()
-	how := admission.Update
+	operation := admission.Update
 	if before == nil {
-		how = admission.Create
+		operation = admission.Create
 	}
-	a := admission.NewAttributesRecord(now, before, schema.GroupVersionKind{}, "ns", "s", schema.GroupVersionResource{}, part, how, nil, false, &user.DefaultInfo{Name: "editor"})
+	a := admission.NewAttributesRecord(now, before, schema.GroupVersionKind{}, "ns", "s", schema.GroupVersionResource{}, subresource, operation, nil, false, &user.DefaultInfo{Name: "editor"})
 	return p.Validate(t.Context(), a, nil)
 }
 
-// TestServicesAndMachines checks that a Service cannot get a machine's address in any field. It
-// also checks that an address that a Service already has does not block other changes.
+// TestServicesAndMachines checks that a Service cannot get the address of a machine in any field. A
+// Service that already has such an address can still be changed in other fields.
 func TestServicesAndMachines(t *testing.T) {
 	external := func(all ...string) *core.Service { return &core.Service{Spec: core.ServiceSpec{ExternalIPs: all}} }
 	ingress := func(mode core.LoadBalancerIPMode, all ...string) *core.Service {
@@ -84,7 +84,7 @@ func TestServicesAndMachines(t *testing.T) {
 		}
 		return s
 	}
-	asks := func(address string) *core.Service {
+	requesting := func(address string) *core.Service {
 		return &core.Service{Spec: core.ServiceSpec{Type: core.ServiceTypeLoadBalancer, LoadBalancerIP: address}}
 	}
 	annotated := func(text string) *core.Service {
@@ -96,34 +96,34 @@ func TestServicesAndMachines(t *testing.T) {
 		now, before *core.Service
 		part, want  string
 	}{
-		"no address":                                {p, external(), nil, "", ""},
-		"an allowed one":                            {p, external("10.0.0.30"), nil, "", ""},
-		"none is allowed":                           {strict, external("10.0.0.30"), nil, "", "Cluster.spec.networks.externalIPs"},
-		"one outside the ranges":                    {p, external("10.0.0.32"), nil, "", "no range of Cluster.spec.networks.externalIPs"},
-		"a Node's in a range":                       {p, external("10.0.0.30", "10.0.0.20"), nil, "", "10.0.0.20: it is the address of a Node"},
-		"its second in a range":                     {p, external("10.0.0.21"), nil, "", "10.0.0.21: it is the address of a Node"},
-		"the same, as IPv6":                         {p, external("::ffff:10.0.0.20"), nil, "", "it is the address of a Node"},
-		"the same, with zeros":                      {p, external("010.000.000.020"), nil, "", "it is the address of a Node"},
-		"no address at all":                         {p, external("node"), nil, "", "it is not an IP address"},
-		"one is added":                              {p, external("10.0.0.30", "10.0.0.6"), external("10.0.0.30"), "", "10.0.0.6"},
-		"one was there before":                      {strict, external("10.0.0.20"), external("10.0.0.20"), "", ""},
-		"an address is removed":                     {strict, external(), external("10.0.0.20"), "", ""},
-		"the status, a Node's":                      {p, ingress("", "10.0.0.20"), ingress(""), "status", "it is the address of a Node"},
-		"the status, a Node's external one":         {p, ingress("", "203.0.113.20"), ingress(""), "status", "it is the address of a Node"},
-		"the status, a Node's second":               {p, ingress(core.LoadBalancerIPModeVIP, "2001:db8::20"), ingress(""), "status", "it is the address of a Node"},
-		"the status, the control plane's":           {p, ingress("", "10.0.0.6"), ingress(""), "status", "control-plane"},
-		"the status, the virtual one":               {p, ingress("", "10.0.0.9"), ingress(""), "status", "control-plane"},
-		"the status, the endpoint's":                {p, ingress("", "10.0.0.10"), ingress(""), "status", "control-plane"},
-		"the status, loopback":                      {p, ingress("", "127.0.0.1"), ingress(""), "status", "not the address of one machine"},
-		"the status, a Service's":                   {p, ingress("", "10.96.0.1"), ingress(""), "status", "inside the cluster"},
-		"the status, a pod's":                       {p, ingress("", "10.244.1.2"), ingress(""), "status", "inside the cluster"},
-		"the status, of a pool or another's":        {strict, ingress("", "10.0.0.200"), ingress(""), "status", ""},
-		"the status, a Node's behind a proxy":       {p, ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), ingress(""), "status", ""},
-		"the status, no proxy any more":             {p, ingress(core.LoadBalancerIPModeVIP, "10.0.0.20"), ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), "status", "it is the address of a Node"},
-		"requests a Node's address":                 {p, asks("10.0.0.20"), nil, "", "spec.loadBalancerIP"},
-		"requests another address":                  {p, asks("10.0.0.200"), nil, "", ""},
-		"requests by annotation":                    {p, annotated("10.0.0.200, 2001:db8::20"), nil, "", "it is the address of a Node"},
-		"requests an invalid address by annotation": {p, annotated("x"), nil, "", ""},
+		"no address":                                    {p, external(), nil, "", ""},
+		"an allowed address":                            {p, external("10.0.0.30"), nil, "", ""},
+		"no address is allowed":                         {strict, external("10.0.0.30"), nil, "", "Cluster.spec.networks.externalIPs"},
+		"an address outside the ranges":                 {p, external("10.0.0.32"), nil, "", "no range of Cluster.spec.networks.externalIPs"},
+		"a Node's address in a range":                   {p, external("10.0.0.30", "10.0.0.20"), nil, "", "10.0.0.20: it is the address of a Node"},
+		"a Node's second address in a range":            {p, external("10.0.0.21"), nil, "", "10.0.0.21: it is the address of a Node"},
+		"a Node's address as IPv6":                      {p, external("::ffff:10.0.0.20"), nil, "", "it is the address of a Node"},
+		"a Node's address with leading zeros":           {p, external("010.000.000.020"), nil, "", "it is the address of a Node"},
+		"not an IP address":                             {p, external("node"), nil, "", "it is not an IP address"},
+		"a control-plane address is added":              {p, external("10.0.0.30", "10.0.0.6"), external("10.0.0.30"), "", "10.0.0.6"},
+		"a Node's address from before":                  {strict, external("10.0.0.20"), external("10.0.0.20"), "", ""},
+		"an address is removed":                         {strict, external(), external("10.0.0.20"), "", ""},
+		"status: a Node's address":                      {p, ingress("", "10.0.0.20"), ingress(""), "status", "it is the address of a Node"},
+		"status: a Node's external address":             {p, ingress("", "203.0.113.20"), ingress(""), "status", "it is the address of a Node"},
+		"status: a Node's IPv6 address":                 {p, ingress(core.LoadBalancerIPModeVIP, "2001:db8::20"), ingress(""), "status", "it is the address of a Node"},
+		"status: a control-plane machine's address":     {p, ingress("", "10.0.0.6"), ingress(""), "status", "control-plane"},
+		"status: the virtual address":                   {p, ingress("", "10.0.0.9"), ingress(""), "status", "control-plane"},
+		"status: the address of the endpoint":           {p, ingress("", "10.0.0.10"), ingress(""), "status", "control-plane"},
+		"status: loopback":                              {p, ingress("", "127.0.0.1"), ingress(""), "status", "not the address of one machine"},
+		"status: an address of Services":                {p, ingress("", "10.96.0.1"), ingress(""), "status", "inside the cluster"},
+		"status: an address of pods":                    {p, ingress("", "10.244.1.2"), ingress(""), "status", "inside the cluster"},
+		"status: an address of no machine":              {strict, ingress("", "10.0.0.200"), ingress(""), "status", ""},
+		"status: a Node's address with a proxy":         {p, ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), ingress(""), "status", ""},
+		"status: a Node's address, now without a proxy": {p, ingress(core.LoadBalancerIPModeVIP, "10.0.0.20"), ingress(core.LoadBalancerIPModeProxy, "10.0.0.20"), "status", "it is the address of a Node"},
+		"spec: requests a Node's address":               {p, requesting("10.0.0.20"), nil, "", "spec.loadBalancerIP"},
+		"spec: requests another address":                {p, requesting("10.0.0.200"), nil, "", ""},
+		"annotation: requests a Node's address":         {p, annotated("10.0.0.200, 2001:db8::20"), nil, "", "it is the address of a Node"},
+		"annotation: requests an invalid address":       {p, annotated("x"), nil, "", ""},
 	} {
 		var before runtime.Object
 		if c.before != nil {
@@ -136,8 +136,8 @@ func TestServicesAndMachines(t *testing.T) {
 	}
 }
 
-// TestUnknownNodes checks that a Service with an address is rejected until the Nodes are known, and
-// that a Service without addresses does not wait.
+// TestUnknownNodes checks that, until the Nodes are known, a Service with an address is rejected,
+// and a Service without an address is accepted.
 func TestUnknownNodes(t *testing.T) {
 	p := newTestPorts(t, portsSpec(), false)
 	if err := judge(t, p, &core.Service{}, nil, ""); err != nil {
@@ -158,7 +158,8 @@ func TestServiceRanges(t *testing.T) {
 	}
 }
 
-// TestHostPorts checks that a pod cannot have a port of the system, and can have any other port.
+// TestHostPorts checks that a pod cannot get a port of the system on the machine, and can get any
+// other port.
 func TestHostPorts(t *testing.T) {
 	pod := func(host bool, ports ...core.ContainerPort) *core.Pod {
 		return &core.Pod{Spec: core.PodSpec{HostNetwork: host, Containers: []core.Container{{Name: "c", Ports: ports}}}}
@@ -169,19 +170,19 @@ func TestHostPorts(t *testing.T) {
 		pod *core.Pod
 		ok  bool
 	}{
-		"none":                   {pod(false, core.ContainerPort{ContainerPort: 50000, Protocol: tcp}), true},
-		"another":                {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 8080, Protocol: tcp}), true},
-		"the API":                {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 50000, Protocol: tcp}), false},
-		"no protocol":            {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 2379}), false},
-		"one address":            {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 10250, HostIP: "10.0.0.5", Protocol: tcp}), false},
-		"loopback's":             {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 10256, HostIP: "127.0.0.1", Protocol: tcp}), false},
-		"the way to the API":     {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 6444, Protocol: tcp}), false},
-		"the same number of UDP": {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 50000, Protocol: udp}), true},
-		"the tunnel's":           {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 8472, Protocol: udp}), false},
-		"the second port":        {pod(false, core.ContainerPort{ContainerPort: 80, Protocol: tcp}, core.ContainerPort{ContainerPort: 81, HostPort: 6443, Protocol: tcp}), false},
-		"the machine's network":  {pod(true, core.ContainerPort{ContainerPort: 50000, HostPort: 50000, Protocol: tcp}), false},
-		"its loopback's":         {pod(true, core.ContainerPort{ContainerPort: 10256, HostPort: 10256, Protocol: tcp}), true},
-		"its own":                {pod(true, core.ContainerPort{ContainerPort: 9100, HostPort: 9100, Protocol: tcp}), true},
+		"no host port":                          {pod(false, core.ContainerPort{ContainerPort: 50000, Protocol: tcp}), true},
+		"a port that the system does not use":   {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 8080, Protocol: tcp}), true},
+		"the port of the management API":        {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 50000, Protocol: tcp}), false},
+		"without a protocol, which means TCP":   {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 2379}), false},
+		"on one address":                        {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 10250, HostIP: "10.0.0.5", Protocol: tcp}), false},
+		"a port of loopback":                    {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 10256, HostIP: "127.0.0.1", Protocol: tcp}), false},
+		"the port of the balancer":              {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 6444, Protocol: tcp}), false},
+		"the number of a TCP port, as UDP":      {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 50000, Protocol: udp}), true},
+		"the port of VXLAN":                     {pod(false, core.ContainerPort{ContainerPort: 80, HostPort: 8472, Protocol: udp}), false},
+		"as the second port of a container":     {pod(false, core.ContainerPort{ContainerPort: 80, Protocol: tcp}, core.ContainerPort{ContainerPort: 81, HostPort: 6443, Protocol: tcp}), false},
+		"a system port, with host network":      {pod(true, core.ContainerPort{ContainerPort: 50000, HostPort: 50000, Protocol: tcp}), false},
+		"a port of loopback, with host network": {pod(true, core.ContainerPort{ContainerPort: 10256, HostPort: 10256, Protocol: tcp}), true},
+		"another port, with host network":       {pod(true, core.ContainerPort{ContainerPort: 9100, HostPort: 9100, Protocol: tcp}), true},
 	} {
 		if err := judge(t, p, c.pod, nil, ""); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)

@@ -11,13 +11,13 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// TestNodeAnnotations checks that no kubelet can change the control plane's annotations of a Node,
-// and that all other changes pass.
+// TestNodeAnnotations checks that no kubelet can change the annotations of a Node that belong to
+// the control plane, and the pod ranges of a Node. All other changes are accepted.
 func TestNodeAnnotations(t *testing.T) {
-	node := func(note string) runtime.Object {
+	node := func(taints string) runtime.Object {
 		n := &core.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{"orlop.dev/node-taints": "[]"}}}
-		if note != "" {
-			n.Annotations["orlop.dev/node-taints-set"] = note
+		if taints != "" {
+			n.Annotations["orlop.dev/node-taints-set"] = taints
 		}
 		return n
 	}
@@ -31,30 +31,30 @@ func TestNodeAnnotations(t *testing.T) {
 	forged := `[{"key":"dedicated","effect":"NoSchedule"}]`
 	for _, c := range []struct {
 		name          string
-		who           user.Info
+		caller        user.Info
 		before, after runtime.Object
 		resource      schema.GroupVersionResource
-		part          string
-		how           admission.Operation
+		subresource   string
+		operation     admission.Operation
 		ok            bool
 	}{
-		{"makes its Node", kubelet, nil, node(""), nodes, "", admission.Create, true},
-		{"makes it with a note", kubelet, nil, node(forged), nodes, "", admission.Create, false},
-		{"changes something else", kubelet, node("[]"), node("[]"), nodes, "", admission.Update, true},
-		{"tells its status", kubelet, node("[]"), node("[]"), nodes, "status", admission.Update, true},
-		{"forges the note", kubelet, node(""), node(forged), nodes, "", admission.Update, false},
-		{"forges it with its status", kubelet, node("[]"), node(forged), nodes, "status", admission.Update, false},
-		{"takes it away", kubelet, node(forged), node(""), nodes, "", admission.Update, false},
-		{"makes it with a share", kubelet, nil, shared("10.244.0.0/16"), nodes, "", admission.Create, false},
-		{"takes a share", kubelet, shared(), shared("192.0.2.0/24"), nodes, "", admission.Update, false},
-		{"takes one with its status", kubelet, shared(), shared("192.0.2.0/24"), nodes, "status", admission.Update, false},
-		{"keeps its share", kubelet, shared("10.244.1.0/24"), shared("10.244.1.0/24"), nodes, "status", admission.Update, true},
-		{"the controller gives it one", &user.DefaultInfo{Name: "system:serviceaccount:kube-system:node-controller"}, shared(), shared("10.244.1.0/24"), nodes, "", admission.Update, true},
+		{"creates its Node", kubelet, nil, node(""), nodes, "", admission.Create, true},
+		{"creates its Node with the annotation", kubelet, nil, node(forged), nodes, "", admission.Create, false},
+		{"updates its Node without a change", kubelet, node("[]"), node("[]"), nodes, "", admission.Update, true},
+		{"updates its status", kubelet, node("[]"), node("[]"), nodes, "status", admission.Update, true},
+		{"adds the annotation", kubelet, node(""), node(forged), nodes, "", admission.Update, false},
+		{"changes the annotation with its status", kubelet, node("[]"), node(forged), nodes, "status", admission.Update, false},
+		{"removes the annotation", kubelet, node(forged), node(""), nodes, "", admission.Update, false},
+		{"creates its Node with a pod range", kubelet, nil, shared("10.244.0.0/16"), nodes, "", admission.Create, false},
+		{"adds a pod range", kubelet, shared(), shared("192.0.2.0/24"), nodes, "", admission.Update, false},
+		{"adds a pod range with its status", kubelet, shared(), shared("192.0.2.0/24"), nodes, "status", admission.Update, false},
+		{"updates its status with an unchanged pod range", kubelet, shared("10.244.1.0/24"), shared("10.244.1.0/24"), nodes, "status", admission.Update, true},
+		{"the node controller adds a pod range", &user.DefaultInfo{Name: "system:serviceaccount:kube-system:node-controller"}, shared(), shared("10.244.1.0/24"), nodes, "", admission.Update, true},
 		{"deletes its Node", kubelet, node(""), nil, nodes, "", admission.Delete, true},
-		{"another kind", kubelet, nil, node(forged), schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", admission.Create, true},
+		{"an object of another kind", kubelet, nil, node(forged), schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", admission.Create, true},
 		{"the control plane", &user.DefaultInfo{Name: "orlop:node-marks"}, node(""), node(forged), nodes, "", admission.Update, true},
 	} {
-		a := admission.NewAttributesRecord(c.after, c.before, schema.GroupVersionKind{}, "", "b", c.resource, c.part, c.how, nil, false, c.who)
+		a := admission.NewAttributesRecord(c.after, c.before, schema.GroupVersionKind{}, "", "b", c.resource, c.subresource, c.operation, nil, false, c.caller)
 		if err := (nodeAnnotations{}).Validate(t.Context(), a, nil); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestDocumentsAhead checks that the documents are built once after the delay without a client, and
-// at once for an earlier client.
+// TestDocumentsAhead checks that the documents are built once: after the delay if no client
+// requests them, and otherwise at the first request.
 func TestDocumentsAhead(t *testing.T) {
 	for _, client := range []bool{false, true} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -20,7 +20,7 @@ func TestDocumentsAhead(t *testing.T) {
 			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"paths":{"api/v1":{}}}`)) })
 		}}
 		front := d.front(d) // without an aggregator between
-		ask := func() string {
+		request := func() string {
 			w := httptest.NewRecorder()
 			front.ServeHTTP(w, httptest.NewRequest(http.MethodGet, openAPIV3, nil))
 			return w.Body.String()
@@ -28,8 +28,8 @@ func TestDocumentsAhead(t *testing.T) {
 		after := time.Millisecond
 		if client {
 			after = 0
-			if got := ask(); got == noDocuments || builds != 1 {
-				t.Errorf("a client gets %q after %d builds", got, builds)
+			if got := request(); got == noDocuments || builds != 1 {
+				t.Errorf("the first client gets %q after %d builds", got, builds)
 			}
 		}
 		done := make(chan struct{})
@@ -37,13 +37,13 @@ func TestDocumentsAhead(t *testing.T) {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			t.Fatal("they are not made")
+			t.Fatal("buildAhead does not end")
 		}
 		if builds != 1 || !d.complete.Load() {
-			t.Errorf("with a client before: %t: %d builds, known to the aggregator: %t", client, builds, d.complete.Load())
+			t.Errorf("with an earlier client: %t: %d builds, complete: %t", client, builds, d.complete.Load())
 		}
-		if got := ask(); got == noDocuments || builds != 1 {
-			t.Errorf("then a client gets %q, after %d builds", got, builds)
+		if got := request(); got == noDocuments || builds != 1 {
+			t.Errorf("a client after buildAhead gets %q, after %d builds", got, builds)
 		}
 	}
 }
@@ -52,9 +52,9 @@ func TestDocumentsAhead(t *testing.T) {
 func TestDocumentsNotBuiltAtStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	d := &documents{build: func() http.Handler { t.Error("they are made"); return nil }}
+	d := &documents{build: func() http.Handler { t.Error("the documents are built"); return nil }}
 	d.buildAhead(ctx, time.Hour)
 	if d.requested.Load() {
-		t.Error("asked for")
+		t.Error("buildAhead requests the documents")
 	}
 }

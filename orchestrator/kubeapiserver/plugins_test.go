@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestAdmissionPlugins compares the list with the options of the server.
+// TestAdmissionPlugins compares the list that AdmissionPlugins derives from flags with the options
+// of the server.
 func TestAdmissionPlugins(t *testing.T) {
 	opts := parsed(t).Admission.GenericAdmission
 	var want []string
@@ -28,7 +29,7 @@ func TestAdmissionPlugins(t *testing.T) {
 	}
 	for name, own := range map[string]bool{MachineAccess: true, "NodeRestriction": false} {
 		if IsOwnPlugin(name) != own {
-			t.Errorf("%s: own %t, want %t", name, !own, own)
+			t.Errorf("%s: IsOwnPlugin returns %t, want %t", name, !own, own)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// look reloads the list, as watch does.
-func look(t *testing.T, r *revocations) {
+// reload reloads the list, as watch does.
+func reload(t *testing.T, r *revocations) {
 	t.Helper()
 	if err := r.file.Reload(); err != nil {
 		t.Fatal(err)
@@ -25,7 +25,8 @@ func look(t *testing.T, r *revocations) {
 }
 
 // TestRevoked checks that the revocation of a ticket invalidates the certificates that a machine
-// got by it and ends its requests, without an effect on other clients.
+// got with this ticket, and ends the requests with these certificates. Other clients are not
+// affected.
 func TestRevoked(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -34,61 +35,62 @@ func TestRevoked(t *testing.T) {
 	request := func(ticket string) *http.Request {
 		return revocationtest.Request(t, ca, pki.Spec{CN: "system:node:w", Ticket: ticket})
 	}
-	out, in, late := request("12ab"), request("34cd"), request("56ef")
+	revoked, valid, late := request("12ab"), request("34cd"), request("56ef")
 	file := filepath.Join(t.TempDir(), "revoked.json")
 	if _, err := newRevocations(file); err == nil {
-		t.Error("a list that is missing is no list")
+		t.Error("newRevocations accepts a list that does not exist")
 	}
 	revocationtest.Write(t, file, trust.RevokedSet{})
 	r, err := newRevocations(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil })
-	lets := func(request *http.Request) bool {
-		_, ok, err := r.wrapAuthenticator(asked).AuthenticateRequest(request)
+	anyone := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil })
+	authenticates := func(request *http.Request) bool {
+		_, ok, err := r.wrapAuthenticator(anyone).AuthenticateRequest(request)
 		return ok && err == nil
 	}
-	if !lets(out) || !lets(in) || !lets(httptest.NewRequest(http.MethodGet, "/api", nil)) {
-		t.Error("nothing is revoked")
+	if !authenticates(revoked) || !authenticates(valid) || !authenticates(httptest.NewRequest(http.MethodGet, "/api", nil)) {
+		t.Error("a request is rejected before anything is revoked")
 	}
 	begun, ended := make(chan struct{}, 2), make(chan string, 2)
 	watch := r.track(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
-		if !lets(request) {
-			t.Error("a request is rejected before anything is revoked")
+		if !authenticates(request) {
+			t.Error("a request in progress is rejected before anything is revoked")
 		}
 		begun <- struct{}{}
 		<-request.Context().Done()
 		ended <- pki.TicketOf(request.TLS.PeerCertificates[0]) + ": " + context.Cause(request.Context()).Error()
 	}))
 	leaving, leave := context.WithCancel(t.Context())
-	go watch.ServeHTTP(httptest.NewRecorder(), out)
-	go watch.ServeHTTP(httptest.NewRecorder(), in.WithContext(leaving))
+	go watch.ServeHTTP(httptest.NewRecorder(), revoked)
+	go watch.ServeHTTP(httptest.NewRecorder(), valid.WithContext(leaving))
 	<-begun
 	<-begun
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	revocationtest.Write(t, file, trust.RevokedSet{Revoked: []trust.Revocation{{Lineage: "12ab", At: at}}})
-	look(t, r)
+	reload(t, r)
 	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
 		t.Errorf("ended: %s", got)
 	}
-	// A request that began before its authentication is rejected, not ended: the client gets 401
-	// instead of a timeout.
+	// If a certificate is revoked after its request began, but before the request is
+	// authenticated, the authentication rejects the request, and track does not end it. So the
+	// client gets 401 instead of a timeout.
 	r.track(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		revocationtest.Write(t, file, trust.RevokedSet{Revoked: []trust.Revocation{{Lineage: "12ab", At: at}, {Lineage: "56ef", At: at}}})
-		look(t, r)
-		if lets(request) || request.Context().Err() != nil {
-			t.Errorf("a certificate that is revoked between the connection and authentication: %v", request.Context().Err())
+		reload(t, r)
+		if authenticates(request) || request.Context().Err() != nil {
+			t.Errorf("a request whose certificate was revoked before its authentication is authenticated or ended: %v", request.Context().Err())
 		}
 	})).ServeHTTP(httptest.NewRecorder(), late)
-	if lets(out) || !lets(in) {
-		t.Error("the one that was revoked is let in, or the other is not")
+	if authenticates(revoked) || !authenticates(valid) {
+		t.Error("the revoked certificate is accepted, or the other one is rejected")
 	}
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.file.Reload(); err == nil || lets(out) {
-		t.Error("a list that cannot be read does not leave it as it was")
+	if err := r.file.Reload(); err == nil || authenticates(revoked) {
+		t.Error("Reload accepts an unreadable list, or the previous revocations are no longer effective")
 	}
 	leave()
 	if got := <-ended; got != "34cd: context canceled" {

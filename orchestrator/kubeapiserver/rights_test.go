@@ -21,14 +21,14 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// TestRestoreProbeRights deletes or empties the role or its binding with the right to read the
-// server's health. It checks that they are restored, also after a rejection, but not if the
-// annotation forbids this.
+// TestRestoreProbeRights deletes or empties the role, or its binding, that grants the right to read
+// the server's health. It checks that both are restored, also after an attempt fails. An object
+// whose annotation forbids this is not restored.
 func TestRestoreProbeRights(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	wantRole, wantBinding := probeRights()
-	// the binding was deleted while no server was running
+	// The binding was deleted while no API server was running.
 	client := fake.NewClientset(wantRole.DeepCopy())
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
 	caches := informers.NewSharedInformerFactory(client, 0)
@@ -46,7 +46,7 @@ func TestRestoreProbeRights(t *testing.T) {
 		restoreProbeRights(ctx, client, rbac, time.Millisecond, missed)
 		close(ended)
 	}()
-	back := func(what string) {
+	awaitRestored := func(change string) {
 		t.Helper()
 		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			role, err := roles.Get(ctx, lastBinding, metav1.GetOptions{})
@@ -60,30 +60,31 @@ func TestRestoreProbeRights(t *testing.T) {
 			return len(role.Rules) >= len(wantRole.Rules) && len(binding.Subjects) == len(wantBinding.Subjects), nil
 		})
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("%s: %v", change, err)
 		}
 	}
 	missed <- struct{}{}
-	back("binding missing since before")
+	awaitRestored("binding missing at the start")
 	if err := bindings.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	back("binding deleted")
+	awaitRestored("binding deleted")
 	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	back("role deleted")
+	awaitRestored("role deleted")
 	emptied := wantBinding.DeepCopy()
 	emptied.Subjects = nil
 	if _, err := bindings.Update(ctx, emptied, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	back("binding emptied")
+	awaitRestored("binding emptied")
 	emptied.Annotations = map[string]string{"rbac.authorization.kubernetes.io/autoupdate": "false"}
 	if _, err := bindings.Update(ctx, emptied, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// the binding is restored in the same way, after a check of both objects
+	// restoreProbeRights checks both objects in one pass, so after the restore of the role, the
+	// binding has been checked, too.
 	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,7 @@ func TestRestoreProbeRights(t *testing.T) {
 	cancel()
 	<-ended
 	if have, err := bindings.Get(t.Context(), lastBinding, metav1.GetOptions{}); err != nil || len(have.Subjects) != 0 {
-		t.Errorf("%+v, %v: want it unchanged", have, err)
+		t.Errorf("the binding is %+v, %v; want it unchanged", have, err)
 	}
 }
 
@@ -108,12 +109,12 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// TestRightsMissing checks that a cluster without any role counts as new, and that a cluster that
-// only lacks the binding for probes does not.
+// TestRightsMissing checks that rightsMissing reports a cluster without any role as new (fresh). A
+// cluster that only lacks the binding for probes is not new.
 func TestRightsMissing(t *testing.T) {
 	_, binding := probeRights()
 	admin := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: anyRole}}
-	for what, c := range map[string]struct {
+	for title, c := range map[string]struct {
 		have           []runtime.Object
 		missing, fresh bool
 	}{
@@ -122,7 +123,7 @@ func TestRightsMissing(t *testing.T) {
 		"all but the last one": {[]runtime.Object{admin}, true, false},
 	} {
 		if missing, fresh := rightsMissing(t.Context(), fake.NewClientset(c.have...)); missing != c.missing || fresh != c.fresh {
-			t.Errorf("%s: %v, %v", what, missing, fresh)
+			t.Errorf("%s: %v, %v", title, missing, fresh)
 		}
 	}
 }
@@ -148,7 +149,8 @@ func upstreamObjects() (all []runtime.Object) {
 	return all
 }
 
-// stores are the authorizer's caches of an API server that does not run.
+// stores are the caches of RBAC objects that the authorizer of an API server reads; no API server
+// runs.
 type stores struct{ rbacinformers.Interface }
 
 // The method of returns the store for the kind of an object.
@@ -165,12 +167,12 @@ func (s stores) of(object any) cache.Store {
 	}
 }
 
-// TestHasUpstreamRights checks that deleted and incomplete objects are detected. Additions have no
-// effect, and neither have changes of objects that upstream does not reconcile.
+// TestHasUpstreamRights checks that hasUpstreamRights detects deleted and incomplete objects. It
+// ignores additions, and changes of objects that upstream does not reconcile.
 func TestHasUpstreamRights(t *testing.T) {
 	const role, leader = "system:node", "system::leader-locking-kube-scheduler"
 	more := rbacv1.PolicyRule{APIGroups: []string{"x"}, Resources: []string{"y"}, Verbs: []string{"get"}}
-	for what, c := range map[string]struct {
+	for title, c := range map[string]struct {
 		name     string
 		change   func(object any) (keep bool)
 		complete bool
@@ -188,7 +190,7 @@ func TestHasUpstreamRights(t *testing.T) {
 		"protected": {role, editRole(func(r *rbacv1.ClusterRole) {
 			r.Rules, r.Annotations = nil, map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}
 		}), true},
-		"as upstream's": {role, func(any) bool { return true }, true},
+		"unchanged": {role, func(any) bool { return true }, true},
 	} {
 		caches, changed := stores{informers.NewSharedInformerFactory(nil, 0).Rbac().V1()}, 0
 		for _, o := range upstreamObjects() {
@@ -204,7 +206,7 @@ func TestHasUpstreamRights(t *testing.T) {
 			}
 		}
 		if complete, err := hasUpstreamRights(caches); err != nil || complete != c.complete || changed == 0 {
-			t.Errorf("%s: %t, %v; %d objects changed", what, complete, err, changed)
+			t.Errorf("%s: %t, %v; %d objects changed", title, complete, err, changed)
 		}
 	}
 }
@@ -220,9 +222,9 @@ func editRole(edit func(*rbacv1.ClusterRole)) func(any) bool {
 	}
 }
 
-// TestReconcileUpstream checks that a deleted role of upstream is reconciled, also after a
-// rejection. It also checks that no reconciliation runs at the start, and none after a change that
-// leaves the role complete.
+// TestReconcileUpstream checks that a deleted role of upstream causes a reconciliation, which is
+// repeated after a failure. There is no reconciliation at the start, or after a change that leaves
+// the role complete.
 func TestReconcileUpstream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -234,7 +236,7 @@ func TestReconcileUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	factory.Start(ctx.Done())
-	if err := updateUpstream(ctx, caches, func() error { return errors.New("there is nothing to update") }); err != nil {
+	if err := updateUpstream(ctx, caches, func() error { return errors.New("updateUpstream updates roles that are complete") }); err != nil {
 		t.Fatal(err)
 	}
 	passes := make(chan struct{})

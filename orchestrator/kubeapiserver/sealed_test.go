@@ -28,7 +28,7 @@ spec: {policyName: frozen.static.k8s.io, validationActions: [Deny]}
 )
 
 // TestCheckSealed checks that upstream accepts the policy of the system and a policy of a site, and
-// that each wrong policy is refused with its reason.
+// that checkSealed rejects each wrong policy with the reason.
 func TestCheckSealed(t *testing.T) {
 	for _, ok := range []config.SealedPolicies{
 		{},
@@ -57,7 +57,7 @@ func TestCheckSealed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			text := strings.Replace(sealedPolicyText+"---\n"+sealedBindingText, c.old, c.new, 1)
 			if !strings.Contains(sealedPolicyText+"---\n"+sealedBindingText, c.old) {
-				t.Fatal("the case changes nothing")
+				t.Fatal("the test case does not change the manifests")
 			}
 			err := checkSealed(config.SealedPolicies{Manifests: []string{text}})
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "/") && strings.Contains(err.Error(), sealedFile) {
@@ -75,8 +75,9 @@ func TestCheckSealed(t *testing.T) {
 	}
 }
 
-// TestSealedFlags checks that the gate is set while a version is emulated in which it is off, and
-// that only the policy of the system enables the plugin of subjects.
+// TestSealedFlags checks that the flag for the feature gate is set only while a version is emulated
+// in which the gate is off by default. Only the policy of the system enables the plugin
+// SystemSubjects.
 func TestSealedFlags(t *testing.T) {
 	spec := nodespec.Spec{Kubernetes: config.DefaultKubernetes()}
 	if got := sealedFlags(spec); got != nil {
@@ -96,13 +97,13 @@ func TestSealedFlags(t *testing.T) {
 	for _, system := range []bool{false, true} {
 		spec.Kubernetes.SealedPolicies.System = system
 		if got := slices.Contains(AdmissionPlugins(admissionFlags(spec.Kubernetes)), SystemSubjects); got != system {
-			t.Errorf("system: %t: the plugin is on: %t", system, got)
+			t.Errorf("policy of the system: %t; SystemSubjects is enabled: %t", system, got)
 		}
 	}
 }
 
-// TestExemptAccounts checks that the policy of the system guards the credentials of all accounts
-// with requests that skip policies.
+// TestExemptAccounts checks which accounts have requests that skip policies, and that the policy of
+// the system protects the credentials of each of these accounts.
 func TestExemptAccounts(t *testing.T) {
 	want := sets.New("endpoint-controller", "endpointslice-controller", "node-controller", "orlop-node-taints", "orlop-pod-certificates", "root-ca-cert-publisher", "service-account-controller")
 	if got := exemptAccounts(); !got.Equal(want) {
@@ -110,7 +111,7 @@ func TestExemptAccounts(t *testing.T) {
 	}
 	for account := range want {
 		if !strings.Contains(systemPolicies(), "'"+account+"'") {
-			t.Errorf("%s is not in the policy", account)
+			t.Errorf("the policy of the system does not name account %s", account)
 		}
 	}
 }

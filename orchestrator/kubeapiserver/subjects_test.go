@@ -15,8 +15,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/certificates"
 )
 
-// TestSystemSubjects checks that an administrator gets no certificate of an identity of the system,
-// and that other requests pass.
+// TestSystemSubjects checks that an administrator cannot request a certificate for an identity of
+// the system. The plugin accepts all other requests.
 func TestSystemSubjects(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -31,9 +31,9 @@ func TestSystemSubjects(t *testing.T) {
 	}
 	const client = certificates.KubeAPIServerClientSignerName
 	for _, c := range []struct {
-		name, signer, part string
-		request            []byte
-		ok                 bool
+		name, signer, subresource string
+		request                   []byte
+		ok                        bool
 	}{
 		{"a user", client, "", request("dora", "developers"), true},
 		{"another admin", client, "", request("erin", "orlop:cluster-admins"), true},
@@ -42,19 +42,19 @@ func TestSystemSubjects(t *testing.T) {
 		{"a controller", client, "", request("system:serviceaccount:kube-system:node-controller"), false},
 		{"a kubelet", client, "", request("w1", "developers", "system:nodes"), false},
 		{"a node agent", client, "", request("w1", "orlop:node-agents"), false},
-		{"the old signer", certificates.LegacyUnknownSignerName, "", request("orlop:addons"), false},
-		{"a kubelet, by its own signer", certificates.KubeAPIServerClientKubeletSignerName, "", request("system:node:w1", "system:nodes"), true},
-		{"a kubelet's server", certificates.KubeletServingSignerName, "", request("system:node:w1", "system:nodes"), true},
+		{"the controller of add-ons, by the legacy signer", certificates.LegacyUnknownSignerName, "", request("orlop:addons"), false},
+		{"a kubelet, by the signer of kubelets", certificates.KubeAPIServerClientKubeletSignerName, "", request("system:node:w1", "system:nodes"), true},
+		{"a kubelet's server, by the signer of its certificates", certificates.KubeletServingSignerName, "", request("system:node:w1", "system:nodes"), true},
 		{"a signer of a site", "example.com/mesh", "", request("system:mesh"), true},
-		{"no request", client, "", []byte("x"), false},
+		{"not a certificate request", client, "", []byte("x"), false},
 		{"an approval", client, "approval", request("orlop:addons"), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			object := &certificates.CertificateSigningRequest{Spec: certificates.CertificateSigningRequestSpec{SignerName: c.signer, Request: c.request}}
-			a := admission.NewAttributesRecord(object, nil, schema.GroupVersionKind{}, "", "x", certificates.Resource("certificatesigningrequests").WithVersion("v1"), c.part,
+			a := admission.NewAttributesRecord(object, nil, schema.GroupVersionKind{}, "", "x", certificates.Resource("certificatesigningrequests").WithVersion("v1"), c.subresource,
 				admission.Create, nil, false, &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
 			if err := (systemSubjects{}).Validate(t.Context(), a, nil); (err == nil) != c.ok {
-				t.Errorf("%v, passes: want %t", err, c.ok)
+				t.Errorf("%v, want acceptance: %t", err, c.ok)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// refuses is a third-party plugin that rejects every request.
+// refuses is a fake third-party plugin that rejects every request.
 type refuses struct{ *admission.Handler }
 
 var errNo = errors.New("no")
@@ -31,7 +31,7 @@ func (refuses) Validate(context.Context, admission.Attributes, admission.ObjectI
 	return errNo
 }
 
-// asked describes a request as admission sees it: "GROUP/RESOURCE[/SUBRESOURCE]".
+// asked is a request: its caller who, the operation how, the resource, and the subresource part.
 type asked struct {
 	who             string
 	groups          []string
@@ -52,9 +52,9 @@ func (r asked) attributes() admission.Attributes {
 		&user.DefaultInfo{Name: r.who, Groups: r.groups})
 }
 
-// TestSystemRequests checks that the requests of the system for boot and repair skip the
-// third-party plugins. It also checks that other requests of the same identities, and of other
-// identities, do not skip them.
+// TestSystemRequests checks which requests skip the third-party plugins: only those of the system
+// for boot and repair, not other requests of the same identities, and not requests of other
+// identities.
 func TestSystemRequests(t *testing.T) {
 	const (
 		manager   = "system:kube-controller-manager"
@@ -86,9 +86,9 @@ func TestSystemRequests(t *testing.T) {
 		{"pod that has ended", asked{kubelet, nodes, remove, "", "pods", "", "shop", "x"}, true},
 		{"named like a Node, without its group", asked{kubelet, nil, update, "", "nodes", "status", "", "a"}, false},
 
-		{"share of a Node", asked{accounts + "node-controller", nil, update, "", "nodes", "", "", "a"}, true},
+		{"pod range of a Node", asked{accounts + "node-controller", nil, update, "", "nodes", "", "", "a"}, true},
 		{"Node of a removed machine", asked{accounts + "node-controller", nil, remove, "", "nodes", "", "", "a"}, true},
-		{"eviction", asked{accounts + "node-controller", nil, remove, "", "pods", "", "shop", "x"}, false},
+		{"deletion of a pod by the node controller", asked{accounts + "node-controller", nil, remove, "", "pods", "", "shop", "x"}, false},
 		{"endpoints", asked{accounts + "endpointslice-controller", nil, create, "discovery.k8s.io", "endpointslices", "", "shop", "x"}, true},
 		{"pod of a ReplicaSet", asked{accounts + "replicaset-controller", nil, create, "", "pods", "", "kube-system", "x"}, false},
 		{"default account", asked{accounts + "service-account-controller", nil, create, "", "serviceaccounts", "", "shop", "default"}, true},
@@ -100,32 +100,33 @@ func TestSystemRequests(t *testing.T) {
 		{"API server", asked{"system:apiserver", masters, create, "rbac.authorization.k8s.io", "clusterroles", "", "", "x"}, true},
 		{"user with the name of the API server, without its group", asked{"system:apiserver", []string{"orlop:cluster-admins"}, create, "", "configmaps", "", "shop", "x"}, false},
 		{"repair", asked{"orlop:break-glass", masters, remove, "apiregistration.k8s.io", "apiservices", "", "", "v1.x"}, true},
-		{"repair of something else", asked{"orlop:break-glass", masters, remove, "", "pods", "", "shop", "x"}, false},
+		{"repair that deletes a pod", asked{"orlop:break-glass", masters, remove, "", "pods", "", "shop", "x"}, false},
 		{"repair by a user with this name, without the group", asked{"orlop:break-glass", nil, remove, "apiregistration.k8s.io", "apiservices", "", "", "v1.x"}, false},
 		{"administrator", asked{"alice", []string{"orlop:cluster-admins"}, create, "", "configmaps", "", "kube-system", "x"}, false},
 		{"administrator in system:masters", asked{"admin", masters, create, "", "configmaps", "", "kube-system", "x"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var heard []error
-			p := exempting{refuses{admission.NewHandler(c.how)}, "", func(err error) { heard = append(heard, err) }}
+			var reported []error
+			p := exempting{refuses{admission.NewHandler(c.how)}, "", func(err error) { reported = append(reported, err) }}
 			for _, got := range []error{p.Admit(t.Context(), c.attributes(), nil), p.Validate(t.Context(), c.attributes(), nil)} {
 				if (got == nil) != c.passes {
-					t.Errorf("%v, passes: want %t", got, c.passes)
+					t.Errorf("%v, want that the request skips the plugin: %t", got, c.passes)
 				}
 			}
-			if (len(heard) == 0) != c.passes {
-				t.Errorf("reported errors %v", heard)
+			if (len(reported) == 0) != c.passes {
+				t.Errorf("the reported errors are %v", reported)
 			}
-			asSomebody := context.WithValue(t.Context(), impersonating{}, new(string))
-			if p.Admit(asSomebody, c.attributes(), nil) == nil || p.Validate(asSomebody, c.attributes(), nil) == nil {
-				t.Error("passes when another caller impersonates this identity")
+			impersonated := context.WithValue(t.Context(), impersonating{}, new(string))
+			if p.Admit(impersonated, c.attributes(), nil) == nil || p.Validate(impersonated, c.attributes(), nil) == nil {
+				t.Error("a request of a caller who impersonates this identity skips the plugin")
 			}
 		})
 	}
 }
 
-// TestThirdPartiesAreWrapped checks that only those of upstream's plugins are wrapped that call
-// webhooks or apply policies, and that the wrapper has the same interfaces as the plugin.
+// TestThirdPartiesAreWrapped checks that exactly those of upstream's plugins are wrapped that call
+// webhooks or apply policies. The wrapper of a plugin that neither changes nor checks objects
+// accepts all.
 func TestThirdPartiesAreWrapped(t *testing.T) {
 	opts := options.NewServerRunOptions()
 	exemptSystemRequests(opts, nil)
@@ -143,14 +144,14 @@ func TestThirdPartiesAreWrapped(t *testing.T) {
 		t.Errorf("wrapped: %v, want %v", wrapped, want)
 	}
 	neither := exempting{admission.NewHandler(admission.Create), "", nil}
-	of := asked{"alice", nil, admission.Create, "", "pods", "", "shop", "x"}.attributes()
-	if neither.Admit(t.Context(), of, nil) != nil || neither.Validate(t.Context(), of, nil) != nil {
-		t.Error("a plugin that does not change objects, or does not check them, refuses one")
+	attributes := asked{"alice", nil, admission.Create, "", "pods", "", "shop", "x"}.attributes()
+	if neither.Admit(t.Context(), attributes, nil) != nil || neither.Validate(t.Context(), attributes, nil) != nil {
+		t.Error("the wrapper of a plugin without the method Admit or Validate rejects an object")
 	}
 }
 
-// TestMarkImpersonation checks that a request with the header for impersonation is marked, and
-// stays marked after the removal of the header.
+// TestMarkImpersonation checks that a request with the header for impersonation is marked in its
+// context, where the mark stays when the header is removed.
 func TestMarkImpersonation(t *testing.T) {
 	for _, as := range []string{"", "system:apiserver"} {
 		var marked bool
@@ -163,12 +164,12 @@ func TestMarkImpersonation(t *testing.T) {
 		}
 		h.ServeHTTP(httptest.NewRecorder(), r)
 		if marked != (as != "") {
-			t.Errorf("as %q: marked %t", as, marked)
+			t.Errorf("with the header %q: marked %t", as, marked)
 		}
 	}
 }
 
-// sees takes the place of the plugin of validating policies, and records the user of a request.
+// sees is a fake plugin for validating policies, which records the user of a request.
 type sees struct {
 	*admission.Handler
 	user *user.Info

@@ -13,22 +13,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestFiles loads the kubeconfigs with client-go. Components use the balancer where another API
-// server than the machine's own can be ready.
+// TestFiles loads the kubeconfigs with client-go. Components use the balancer if an API server
+// other than the machine's own one can be ready.
 func TestFiles(t *testing.T) {
-	const own, beside = "https://127.0.0.1:6443", "https://127.0.0.1:6444"
+	const own, balancer = "https://127.0.0.1:6443", "https://127.0.0.1:6444"
 	address := netip.MustParseAddr
 	for name, c := range map[string]struct {
 		controlPlane bool
 		planes       []netip.Addr
 		node         string
 	}{
-		"a worker":                             {false, nil, own},
-		"a worker of several":                  {false, []netip.Addr{address("192.0.2.11"), address("192.0.2.12")}, own},
-		"a control plane of one":               {true, nil, own},
-		"a control plane that names itself":    {true, []netip.Addr{address("192.0.2.10"), address("2001:db8::10")}, own},
-		"a control plane of several":           {true, []netip.Addr{address("192.0.2.10"), address("192.0.2.11")}, beside},
-		"a control plane that names the other": {true, []netip.Addr{address("192.0.2.11")}, beside},
+		"a worker": {false, nil, own},
+		"a worker with several control-plane machines":    {false, []netip.Addr{address("192.0.2.11"), address("192.0.2.12")}, own},
+		"the only control-plane machine":                  {true, nil, own},
+		"a control-plane machine that lists only itself":  {true, []netip.Addr{address("192.0.2.10"), address("2001:db8::10")}, own},
+		"one of several control-plane machines":           {true, []netip.Addr{address("192.0.2.10"), address("192.0.2.11")}, balancer},
+		"a control-plane machine that lists only another": {true, []netip.Addr{address("192.0.2.11")}, balancer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := nodespec.Spec{
@@ -36,13 +36,13 @@ func TestFiles(t *testing.T) {
 				Node:          nodespec.Node{ControlPlane: c.controlPlane, IPs: []netip.Addr{address("192.0.2.10"), address("2001:db8::10")}},
 				ControlPlanes: c.planes, Endpoint: "https://cluster.example:6443",
 			}
-			listen, there := Balancer(spec)
-			if balanced := !c.controlPlane || c.node == beside; there != balanced || there && "https://"+listen.String() != c.node {
-				t.Errorf("balancer at %s, %t", listen, there)
+			listen, used := Balancer(spec)
+			if balanced := !c.controlPlane || c.node == balancer; used != balanced || used && "https://"+listen.String() != c.node {
+				t.Errorf("balancer at %s, %t", listen, used)
 			}
 			dirs := dirs.In(t.TempDir())
-			if ca := Authorities(spec, dirs); (ca == filepath.Join(dirs.Node, nodespec.CA)) == there {
-				t.Errorf("with a balancer %t, %s is believed", there, ca)
+			if ca := Authorities(spec, dirs); (ca == filepath.Join(dirs.Node, nodespec.CA)) == used {
+				t.Errorf("with a balancer: %t, the CA file is %s", used, ca)
 			}
 			read(t, NodeFile(spec, dirs, "kubelet", nodespec.KubeletCert, nodespec.KubeletKey), Authorities(spec, dirs), "kubelet", c.node)
 			read(t, ControllersFile(spec, dirs, "metrics", nodespec.MetricsCert, nodespec.MetricsKey), filepath.Join(dirs.Controllers, nodespec.CA), "metrics", own)
@@ -74,6 +74,6 @@ func read(t *testing.T, file component.File, ca, name, url string) {
 		t.Errorf("%s: server %s named %q, want %s", name, config.Host, tls.ServerName, url)
 	}
 	if tls.CAFile != ca || tls.CertFile != at(".crt") || tls.KeyFile != at(".key") || len(tls.CertData) != 0 {
-		t.Errorf("%s: credentials %+v, want the files' names", name, tls)
+		t.Errorf("%s: credentials %+v, want the paths of files", name, tls)
 	}
 }

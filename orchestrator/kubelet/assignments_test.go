@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestAssignments checks that the kubelet finds no assignments of other settings, and that equal
-// settings retain them.
+// TestAssignments checks that resetAssignments deletes the stored assignments of processors and
+// memory if the settings differ from the previous ones, and retains them if the settings are equal.
 func TestAssignments(t *testing.T) {
 	root := t.TempDir()
 	settings := func(change func(*config.Kubelet)) string {
@@ -31,9 +31,9 @@ func TestAssignments(t *testing.T) {
 	memory := settings(func(k *config.Kubelet) { k.MemoryManager.Policy = config.MemoryManagerStatic })
 	for _, step := range []struct {
 		name, want string
-		kept       bool
+		retained   bool
 	}{
-		{"a version without the settings", none, true},
+		{"a start after a version without the settings", none, true},
 		{"the static policy", static, false},
 		{"the same after a restart", static, true},
 		{"an option", option, false},
@@ -50,8 +50,8 @@ func TestAssignments(t *testing.T) {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		for _, name := range []string{cpuAssignments, memoryAssignments} {
-			if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != step.kept {
-				t.Errorf("%s: %s: %v, retained must be %t", step.name, name, err, step.kept)
+			if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != step.retained {
+				t.Errorf("%s: %s: %v, retained must be %t", step.name, name, err, step.retained)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func TestAssignments(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := resetAssignments(root, static); err == nil {
-		t.Error("a record that cannot be read is no error")
+		t.Error("resetAssignments accepts a record that it cannot read")
 	}
 }
 
@@ -84,8 +84,8 @@ func TestStaticPolicies(t *testing.T) {
 	}
 }
 
-// TestReference checks that upstream accepts the settings of the reference, which has an example of
-// each.
+// TestReference checks that upstream accepts the settings of the reference configuration, which has
+// an example of each.
 func TestReference(t *testing.T) {
 	reference, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -101,11 +101,11 @@ func TestReference(t *testing.T) {
 		t.Errorf("soft thresholds %v for %v", soft, server.EvictionSoftGracePeriod)
 	}
 	if server.ShutdownGracePeriod.Duration != time.Minute || server.ImageMaximumGCAge.Duration != 720*time.Hour || server.PodPidsLimit != 16384 {
-		t.Errorf("the settings are lost: %+v", server.KubeletConfiguration)
+		t.Errorf("the kubelet does not have the settings of the reference: %+v", server.KubeletConfiguration)
 	}
 	s.Kubernetes.Kubelet.AllowedUnsafeSysctls = []string{"vm.swappiness"}
 	if err := Check(t.Context(), s); err == nil {
-		t.Error("a parameter of the whole machine is accepted")
+		t.Error("Check accepts an unsafe sysctl that applies to the whole machine")
 	}
 	s.Kubernetes.Kubelet = reference.Cluster.Spec.Kubernetes.Kubelet
 	s.Kubernetes.Kubelet.Eviction.Hard.NodefsAvailable = config.Threshold{}

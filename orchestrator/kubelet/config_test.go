@@ -35,8 +35,8 @@ func spec() nodespec.Spec {
 	}
 }
 
-// TestSwap checks that containers can use swap only while the machine has some. It also checks that
-// the kubelet accepts both configurations.
+// TestSwap checks that containers can use swap only if the machine has swap, and that the kubelet
+// accepts both configurations.
 func TestSwap(t *testing.T) {
 	for size, want := range map[uint64]string{0: "", 1 << 30: "LimitedSwap"} {
 		s := spec()
@@ -66,8 +66,8 @@ func parsed(t *testing.T, spec nodespec.Spec) *options.KubeletServer {
 	return server
 }
 
-// TestUpstreamTakesTheConfiguration decodes the file strictly, and checks that the kubelet's
-// options have the settings that matter.
+// TestUpstreamTakesTheConfiguration checks that the kubelet accepts the configuration, and that its
+// options have the important settings.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	server := parsed(t, spec())
 	validated := *server
@@ -80,27 +80,27 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	}
 	config := server.KubeletConfiguration
 	if config.ReadOnlyPort != 0 || config.Authentication.Anonymous.Enabled || !config.Authentication.Webhook.Enabled || config.Authorization.Mode != "Webhook" {
-		t.Error("unknown clients can read from the kubelet")
+		t.Error("clients without authentication can read from the kubelet")
 	}
 	if config.EnableSystemLogHandler || config.EnableSystemLogQuery {
 		t.Error("nodes/log serves the logs of the machine")
 	}
 	if !config.SeccompDefault || !config.ProtectKernelDefaults || !config.FailCgroupV1 {
-		t.Error("the setting for pods' seccomp profiles or for kernel parameters is lost")
+		t.Error("the setting for seccomp profiles of pods, kernel parameters or cgroups is missing")
 	}
 	if config.MaxPods != 60 || len(config.RegisterWithTaints) != 1 || config.SystemReserved["memory"] != "536870912" || config.SystemReserved["cpu"] != "250m" {
-		t.Errorf("the node's description is lost: %d pods, taints %v, reserved %v", config.MaxPods, config.RegisterWithTaints, config.SystemReserved)
+		t.Errorf("the settings of the node are missing: %d pods, taints %v, reserved %v", config.MaxPods, config.RegisterWithTaints, config.SystemReserved)
 	}
 	if len(config.AllowedUnsafeSysctls) != 0 || config.PodPidsLimit != 4096 {
-		t.Error("by default, pods set unsafe sysctls, or a pod has more than 4096 processes")
+		t.Error("by default, pods can set unsafe sysctls, or can have more than 4096 processes")
 	}
 	if len(config.TLSCipherSuites) == 0 || config.TLSMinVersion == "" {
-		t.Error("the restrictions of TLS are lost")
+		t.Error("the restrictions of TLS are missing")
 	}
 }
 
-// TestUpstreamTakesTheLabels checks that a new Node has the configured labels at once and accepts
-// no pods before its taints are set.
+// TestUpstreamTakesTheLabels checks that the kubelet registers a new Node with the configured
+// labels, and with a taint that accepts no pods until the configured taints are set.
 func TestUpstreamTakesTheLabels(t *testing.T) {
 	reference, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -128,8 +128,8 @@ func TestUpstreamTakesTheLabels(t *testing.T) {
 	}
 }
 
-// TestNoUnknownField decodes the file strictly, because the kubelet only warns about an unknown
-// field.
+// TestNoUnknownField decodes the configuration strictly, because the kubelet only warns about an
+// unknown field.
 func TestNoUnknownField(t *testing.T) {
 	content := configuration(spec(), dirs.System(), "/run/resolv.conf")
 	if err := yaml.UnmarshalStrict([]byte(content), &v1beta1.KubeletConfiguration{}); err != nil {
@@ -156,8 +156,8 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-// TestSearchFits checks that the search domains of the cluster together with those of the machine
-// are never so long that the kubelet cuts off the list.
+// TestSearchFits checks that the search domains of the cluster and those of the machine together
+// are within the limits, so the kubelet omits none of them.
 func TestSearchFits(t *testing.T) {
 	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".example"
 	for name, spec := range map[string]nodespec.Spec{
@@ -173,8 +173,8 @@ func TestSearchFits(t *testing.T) {
 	}
 }
 
-// TestVolumePlugins checks that all volume plugins are upstream's own, and that none runs a program
-// on a disk. All other volume types need a CSI driver.
+// TestVolumePlugins checks that the kubelet has only these volume plugins of upstream, and looks
+// for no programs of volume plugins on a disk. All other volume types need a CSI driver.
 func TestVolumePlugins(t *testing.T) {
 	c := Component(spec(), dirs.In(t.TempDir()))
 	if err := c.WriteFiles(); err != nil {
@@ -198,6 +198,6 @@ func TestVolumePlugins(t *testing.T) {
 		t.Errorf("volume plugins: %s, want %s", have, want)
 	}
 	if parts.DynamicPluginProber != nil {
-		t.Error("the kubelet looks for FlexVolume drivers, and would run programs of a directory as root")
+		t.Error("the kubelet looks for FlexVolume drivers, which are programs that it runs as root")
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/nodeshutdown/systemd"
 )
 
-// TestLogind checks that the kubelet's own client reads the delay, takes a lock and receives the
-// shutdown signal, and that the shutdown waits for the lock.
+// TestLogind checks our server of the logind API with the client of the kubelet. The client reads
+// the delay, takes an inhibitor lock and receives the signal of a shutdown. The shutdown waits
+// until the client releases the lock.
 func TestLogind(t *testing.T) {
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "") // newLogind sets it; t.Setenv restores it
 	l, err := newLogind(filepath.Join(t.TempDir(), "logind.sock"), time.Minute)
@@ -42,10 +43,10 @@ func TestLogind(t *testing.T) {
 	select {
 	case going := <-events:
 		if !going {
-			t.Error("heard that the shutdown is called off")
+			t.Error("the client received the signal that the shutdown is canceled")
 		}
 	case <-ctx.Done():
-		t.Fatal("heard nothing of the shutdown")
+		t.Fatal("the client received no signal of the shutdown")
 	}
 	end()
 	if err := <-down; err == nil {
@@ -55,9 +56,9 @@ func TestLogind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.shutdown(ctx); err != nil {
-		t.Errorf("after the lock was let go: %v", err)
+		t.Errorf("shutdown after the release of the lock: %v", err)
 	}
 	if err := client.ReloadLogindConf(); err == nil {
-		t.Error("a call that there is no answer to was answered")
+		t.Error("the server answers a call that it does not implement")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// answers is a transport that answers with a status over a TLS connection to a server of the given
-// name.
+// answers is a transport that answers each request with the HTTP status, as if over TLS from a
+// server with the common name in its certificate.
 type answers struct {
 	status int
 	name   string
@@ -20,8 +20,8 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}, nil
 }
 
-// TestAnswerListener checks that neither an error of an API server nor an answer of the offline API
-// server counts as an answer.
+// TestAnswerListener checks that the listener is called for an answer of an API server, but not for
+// an error of an API server or an answer of the offline API server.
 func TestAnswerListener(t *testing.T) {
 	for _, c := range []struct {
 		answers
@@ -37,30 +37,30 @@ func TestAnswerListener(t *testing.T) {
 			t.Fatal(err)
 		}
 		if first != c.want {
-			t.Errorf("%+v: %t", c.answers, first)
+			t.Errorf("%+v: the listener was called: %t", c.answers, first)
 		}
 	}
 }
 
-// TestForward checks that all values pass in order, and that told closes only after the first
-// value since the API server's first answer has passed.
+// TestForward checks that forward passes all values on, in order. It closes told only after it has
+// passed a value that it received after the first answer of an API server.
 func TestForward(t *testing.T) {
-	to, from, told := make(chan int, 3), make(chan struct{}), make(chan struct{})
-	in := forward(t.Context(), to, from, told)
+	sink, answered, told := make(chan int, 3), make(chan struct{}), make(chan struct{})
+	in := forward(t.Context(), sink, answered, told)
 	in <- 1
 	in <- 2 // the first value has passed now
 	select {
 	case <-told:
-		t.Fatal("told by what stands in")
+		t.Fatal("told is closed before an API server has answered")
 	default:
 	}
-	if got := []int{<-to, <-to}; got[0] != 1 || got[1] != 2 {
+	if got := []int{<-sink, <-sink}; got[0] != 1 || got[1] != 2 {
 		t.Fatal(got)
 	}
-	close(from)
+	close(answered)
 	in <- 3
 	<-told
-	if got := <-to; got != 3 {
+	if got := <-sink; got != 3 {
 		t.Error(got)
 	}
 }

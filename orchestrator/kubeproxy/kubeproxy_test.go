@@ -16,8 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestUpstreamTakesTheConfiguration makes upstream decode and validate the file, for one and for
-// two address families. Node ports answer on the machine's own addresses, independent of the Node.
+// TestUpstreamTakesTheConfiguration checks that upstream accepts the configuration for one and for
+// two address families. kube-proxy serves node ports on the machine's own addresses in the
+// specification, not on those of the Node object.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")
 	for _, c := range []struct {
@@ -54,22 +55,23 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		if have.BindAddress != spec.Node.IPs[0].String() || !slices.Equal(have.NodePortAddresses, c.nodePorts) {
 			t.Errorf("%s: %+v, want node ports at %q", c.own, have, c.nodePorts)
 		}
-		// machined/host sets the parameters of connection tracking
+		// The values of 0 leave the parameters of connection tracking unchanged, because
+		// machined/host sets them.
 		if want := map[string]any{"maxPerCore": 0.0, "min": 0.0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}; !reflect.DeepEqual(have.Conntrack, want) {
 			t.Errorf("%s: connection tracking %v, want %v", c.own, have.Conntrack, want)
 		}
-		if on, said := have.FeatureGates["AllowServiceExternalIPs"]; on || !said {
-			t.Errorf("%s: without ranges, external addresses are taken from Services", c.own)
+		if on, set := have.FeatureGates["AllowServiceExternalIPs"]; on || !set {
+			t.Errorf("%s: without ranges, kube-proxy uses the external addresses of Services", c.own)
 		}
 		spec.Network.ExternalIPs = []nodespec.Range{{First: spec.Node.IPs[0], Last: spec.Node.IPs[0]}}
 		if !strings.Contains(configuration(spec, ""), "AllowServiceExternalIPs: true") {
-			t.Errorf("%s: with ranges, external addresses are not taken from Services", c.own)
+			t.Errorf("%s: with ranges, kube-proxy does not use the external addresses of Services", c.own)
 		}
 	}
 }
 
-// TestExternal checks that an external component's placeholder removes the rules of kube-proxy
-// exactly once.
+// TestExternal checks the component that runs in place of kube-proxy if kube-proxy is external. It
+// removes the rules that an earlier kube-proxy has left, and does so until it succeeds once.
 func TestExternal(t *testing.T) {
 	configuration := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	cleanups, fails := 0, true
@@ -78,13 +80,13 @@ func TestExternal(t *testing.T) {
 		return runExternal(ctx, configuration, func(context.Context) bool { cleanups++; return fails }, func(string, bool, string) { cancel() })
 	}
 	if err := run(); err != nil || cleanups != 0 {
-		t.Errorf("it never ran here: %d cleanups, %v", cleanups, err)
+		t.Errorf("without an earlier kube-proxy: %d cleanups, %v", cleanups, err)
 	}
 	if err := os.WriteFile(configuration, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(); err == nil {
-		t.Error("rules that cannot be taken away are no error")
+		t.Error("a failed removal of the rules returns no error")
 	}
 	fails = false
 	for range 2 {

@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// vip4 and vip6 are the addresses in these tests. other is the MAC of a foreign machine.
+// vip4 and vip6 are addresses of Services. other is the MAC of a machine that is not a node.
 var (
 	vip4, vip6 = netip.MustParseAddr("192.0.2.70"), netip.MustParseAddr("2001:db8::70")
 	other      = neighbor.MAC{2, 0, 0, 0, 0, 3}
@@ -67,12 +67,12 @@ func TestElect(t *testing.T) {
 		service Service
 		want    []string // permitted winners; "" means that no node wins
 	}{
-		"any":                        {Service{}, []string{"a", "b"}},
-		"local":                      {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
-		"local, without a candidate": {Service{Local: true, Endpoints: []string{"c", "d", "e"}}, []string{""}},
-		"local, nowhere":             {Service{Local: true}, []string{""}},
-		"endpoints do not count":     {Service{Endpoints: []string{"c"}}, []string{"a", "b"}},
-		"local, on an unknown node":  {Service{Local: true, Endpoints: []string{"gone"}}, []string{""}},
+		"any":                                    {Service{}, []string{"a", "b"}},
+		"local":                                  {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
+		"local, without a candidate":             {Service{Local: true, Endpoints: []string{"c", "d", "e"}}, []string{""}},
+		"local, without endpoints":               {Service{Local: true}, []string{""}},
+		"not local, so endpoints have no effect": {Service{Endpoints: []string{"c"}}, []string{"a", "b"}},
+		"local, on an unknown node":              {Service{Local: true, Endpoints: []string{"gone"}}, []string{""}},
 	} {
 		for _, a := range many(50) {
 			c.service.Addresses = []netip.Addr{a}
@@ -83,7 +83,7 @@ func TestElect(t *testing.T) {
 	}
 	twice := []Service{{Addresses: addrs("192.0.2.70"), Local: true, Endpoints: []string{"a"}}, {Addresses: addrs("192.0.2.70"), Local: true, Endpoints: []string{"b"}}}
 	if got := owners(t, nodes, twice)[vip4]; got != "a" {
-		t.Errorf("%q answers for an address of two Services, want a", got)
+		t.Errorf("node %q answers for an address of two Services, want a", got)
 	}
 }
 
@@ -122,11 +122,13 @@ func TestElectMoves(t *testing.T) {
 	}
 }
 
+// TestReannounce checks that, after a change of the link, a node announces all addresses again that
+// it holds, but not an address that it has yielded.
 func TestReannounce(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: now}}.reannounce()
 	if _, do := c.step(claimInput{now: now, won: []netip.Addr{vip4, vip6}, cutOff: true}); !slices.Equal(do.announce, []netip.Addr{vip4}) {
-		t.Errorf("announces %v on another link", do.announce)
+		t.Errorf("after a change of the link, announces %v", do.announce)
 	}
 }
 
@@ -138,34 +140,34 @@ func words(addresses []netip.Addr) string {
 	return strings.Join(all, " ")
 }
 
-// TestCutOff simulates a node that loses the API server at a random moment. The node detects this
-// at least 5 seconds before the control plane marks its Node as not ready. While the Lease is
-// renewed in time, the node does not consider itself cut off.
+// TestCutOff simulates a node that loses the API server at a random time. The node detects this at
+// least 5 seconds before the control plane marks its Node as not ready. While the node renews its
+// Lease in time, it does not consider itself cut off.
 func TestCutOff(t *testing.T) {
 	const grace = 50 * time.Second // node-monitor-grace-period
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 1000 {
 		start := time.Unix(1000, 0)
-		renewal, look := time.Duration(r.Int64N(int64(10*time.Second))), time.Duration(r.Int64N(int64(pollInterval)))
+		renewal, poll := time.Duration(r.Int64N(int64(10*time.Second))), time.Duration(r.Int64N(int64(pollInterval)))
 		lost := 60*time.Second + time.Duration(r.Int64N(int64(time.Minute)))
 		l := lease{}.renewed("0", start)
-		version, last, known := 0, start, time.Duration(0)
-		for at := time.Duration(0); known == 0; at += 100 * time.Millisecond {
+		version, last, detected := 0, start, time.Duration(0)
+		for at := time.Duration(0); detected == 0; at += 100 * time.Millisecond {
 			if at < lost && at >= renewal {
 				version, last, renewal = version+1, start.Add(at), renewal+10*time.Second
 			}
-			if at < lost && at >= look {
-				l, look = l.renewed(fmt.Sprint(version), start.Add(at)), look+pollInterval
+			if at < lost && at >= poll {
+				l, poll = l.renewed(fmt.Sprint(version), start.Add(at)), poll+pollInterval
 			}
 			if l.cutOff(start.Add(at)) {
 				if at < lost {
-					t.Fatalf("cut off at %s, and the API server answers until %s", at, lost)
+					t.Fatalf("the node considers itself cut off at %s, but the API server answers until %s", at, lost)
 				}
-				known = at
+				detected = at
 			}
 		}
-		if age := start.Add(known).Sub(last); age > grace-5*time.Second {
-			t.Fatalf("the node knows %s after the last renewal that it is cut off; the control plane marks it at %s", age, grace)
+		if age := start.Add(detected).Sub(last); age > grace-5*time.Second {
+			t.Fatalf("the node detects %s after the last renewal that it is cut off; the control plane marks its Node after %s", age, grace)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// station is a node of the test: an agent in its own network namespace, which is connected to a
-// port of the bridge.
+// station is a node of the test: an agent in its own network namespace, whose link is connected to
+// a port of the bridge.
 type station struct {
 	*rtnltest.Namespace
 	agent *agent
@@ -27,8 +27,8 @@ type station struct {
 	says  string
 }
 
-// newStation returns a node with the addresses own on its link to the bridge. It waits until the
-// kernel has both networks of the link.
+// newStation returns a node whose link to the bridge has the addresses own. It waits until the
+// agent has read the link with both of its networks.
 func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *station {
 	t.Helper()
 	s := &station{Namespace: rtnltest.NewOther(t)}
@@ -77,12 +77,12 @@ func newBridge(t *testing.T) netlink.Link {
 // data of the node: its own Node is the only one, and a Service has the addresses.
 func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	t.Helper()
-	s.knows([]Node{{Name: s.agent.spec.Node.Name, Ready: true}}, addresses)
+	s.setData([]Node{{Name: s.agent.spec.Node.Name, Ready: true}}, addresses)
 	s.step(t, time.Now())
 }
 
-// knows replaces the data of the node by these Nodes and a Service with these addresses.
-func (s *station) knows(nodes []Node, addresses []netip.Addr) {
+// setData replaces the data of the node by these Nodes and a Service with these addresses.
+func (s *station) setData(nodes []Node, addresses []netip.Addr) {
 	s.agent.nodes, s.agent.services, s.agent.candidates = nodes, []Service{{Addresses: addresses}}, nil
 }
 
@@ -106,24 +106,25 @@ func (s *station) step(t *testing.T, now time.Time) {
 	})
 }
 
-// The function until repeats steps of the nodes until the function so returns true.
-func until(t *testing.T, what string, nodes []*station, so func() bool) {
+// The function until repeats steps of the nodes until the function done returns true.
+func until(t *testing.T, event string, nodes []*station, done func() bool) {
 	t.Helper()
 	since := time.Now()
-	await(t, what, func() bool {
+	await(t, event, func() bool {
 		for _, s := range nodes {
 			s.Do(func() { must(t, s.agent.relink()) })
 			s.step(t, time.Now())
 		}
-		return so()
+		return done()
 	})
-	t.Logf("%s, after %v", what, time.Since(since))
+	t.Logf("%s, after %v", event, time.Since(since))
 }
 
 // TestKernel runs two nodes and a neighbor on a bridge. By ARP and NDP, the neighbor resolves an
 // address to the MAC of the node that won the address. When the address moves, the announcement of
-// the new node updates the neighbor's entry without a request from the neighbor. The previous node
-// no longer answers. A node that is cut off detects on the link that another node has taken over.
+// the new node updates the neighbor's entry, and the previous node no longer answers. A node that
+// is cut off from the API server detects on the link that another node has taken over its
+// addresses.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -143,7 +144,7 @@ func TestKernel(t *testing.T) {
 		must(t, err)
 		for _, one := range all {
 			if ip, _ := netip.AddrFromSlice(one.IP); ip.Unmap() == vip4 || ip == vip6 {
-				t.Errorf("%s is an address of the machine", ip)
+				t.Errorf("%s is an address of the machine's kernel", ip)
 			}
 		}
 	})
@@ -161,10 +162,10 @@ func TestKernel(t *testing.T) {
 	b.agent.stale = true
 	b.step(t, time.Now().Add(time.Minute))
 	if got := b.agent.claims.answered(); len(got) != 2 {
-		t.Errorf("cut off and alone, it answers for %v", got)
+		t.Errorf("node b, cut off from the API server, answers for %v before another node does", got)
 	}
 	a.win(t, both...)
-	await(t, "b leaves its addresses to a", func() bool {
+	await(t, "b yields its addresses to a", func() bool {
 		b.step(t, time.Now())
 		return len(b.agent.claims.answered()) == 0
 	})
@@ -182,10 +183,10 @@ func TestKernel(t *testing.T) {
 	// a hears a probe and answers. The bridge may drop the first probe, because it begins to
 	// forward for a new port only some time after the link is up.
 	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
-	c.knows([]Node{{Name: "c", Ready: true}}, both)
+	c.setData([]Node{{Name: "c", Ready: true}}, both)
 	c.agent.stale, c.agent.claims = true, claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
 	now := time.Now()
-	await(t, "c leaves its addresses to a", func() bool {
+	await(t, "c yields its addresses to a", func() bool {
 		if len(c.agent.claims.answered()) > 0 {
 			now = now.Add(neighbor.AnnounceInterval)
 		}
@@ -220,39 +221,39 @@ func TestKernelGone(t *testing.T) {
 	addresses := append(many(8), vip6, vip6.Next(), vip6.Next().Next())
 	shares := map[*station][]netip.Addr{}
 	for _, s := range both {
-		s.knows(nodes, addresses)
+		s.setData(nodes, addresses)
 		shares[s] = Elect(s.agent.spec.Node.Name, nodes, s.agent.services)
 	}
-	has := func(s *station, want []netip.Addr) bool { return slices.Equal(s.agent.claims.answered(), want) }
+	answersFor := func(s *station, want []netip.Addr) bool { return slices.Equal(s.agent.claims.answered(), want) }
 	shared := func() bool {
-		return has(a, shares[a]) && has(b, shares[b]) && len(a.agent.peers.heard)+len(b.agent.peers.heard) == 2
+		return answersFor(a, shares[a]) && answersFor(b, shares[b]) && len(a.agent.peers.heard)+len(b.agent.peers.heard) == 2
 	}
 	all := slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare)
 
 	until(t, "the nodes hear each other", both, shared)
 	for i, gone := range both {
 		name, other := gone.agent.spec.Node.Name, both[1-i]
-		witness := shares[gone][0]
-		resolve(t, bridge, witness, gone.mac)
-		asked := 0
+		sample := shares[gone][0]
+		resolve(t, bridge, sample, gone.mac)
+		solicited := 0
 		since := time.Now()
-		until(t, "the announcer of "+name+" does nothing", []*station{other}, func() bool {
+		until(t, "the announcer of "+name+" does not run", []*station{other}, func() bool {
 			if quiet := other.agent.peers.heard[name].quiet; quiet > neighbor.ProbeAfter {
-				asked++
+				solicited++
 			}
 			return time.Since(since) > 2*neighbor.TakeOverAfter
 		})
-		if !has(other, shares[other]) || asked == 0 {
-			t.Errorf("%s answers for %v while the kernel of %s works, and had reason to solicit it %d times", other.agent.spec.Node.Name, other.agent.claims.answered(), name, asked)
+		if !answersFor(other, shares[other]) || solicited == 0 {
+			t.Errorf("%s answers for %v while the kernel of %s works, and solicited it in %d steps", other.agent.spec.Node.Name, other.agent.claims.answered(), name, solicited)
 		}
 
 		must(t, netlink.LinkSetDown(gone.port))
-		until(t, "the addresses of "+name+" move", []*station{other}, func() bool { return has(other, all) })
-		until(t, witness.String()+" moves", []*station{other}, func() bool { return known(t, bridge, witness).mac == other.mac })
+		until(t, "the addresses of "+name+" move", []*station{other}, func() bool { return answersFor(other, all) })
+		until(t, sample.String()+" moves", []*station{other}, func() bool { return known(t, bridge, sample).mac == other.mac })
 
 		must(t, netlink.LinkSetUp(gone.port))
 		until(t, name+" is back", both, shared)
-		until(t, witness.String()+" moves back", both, func() bool { return known(t, bridge, witness).mac == gone.mac })
+		until(t, sample.String()+" moves back", both, func() bool { return known(t, bridge, sample).mac == gone.mac })
 	}
 }
 
@@ -294,18 +295,18 @@ func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbor.MAC {
 // resolve repeats ask until it returns a MAC. The MAC must be want.
 func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbor.MAC) {
 	t.Helper()
-	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != neighbor.MAC{} })
+	await(t, a.String()+" is resolved", func() bool { return ask(t, link, a) != neighbor.MAC{} })
 	if got := known(t, link, a).mac; got != want {
 		t.Errorf("%s is at %x, want %x", a, got, want)
 	}
 }
 
 // probe makes the neighbor's kernel confirm its entry for an address by a unicast request. Only the
-// node with MAC at receives this request.
-func probe(t *testing.T, link netlink.Link, a netip.Addr, at neighbor.MAC) {
+// node whose MAC is owner receives this request.
+func probe(t *testing.T, link netlink.Link, a netip.Addr, owner neighbor.MAC) {
 	t.Helper()
-	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: at[:], State: netlink.NUD_PROBE}))
-	await(t, a.String()+" is still there", func() bool { return known(t, link, a).state == netlink.NUD_REACHABLE })
+	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: owner[:], State: netlink.NUD_PROBE}))
+	await(t, a.String()+" is confirmed", func() bool { return known(t, link, a).state == netlink.NUD_REACHABLE })
 }
 
 func forget(t *testing.T, link netlink.Link, a netip.Addr) {
@@ -314,7 +315,7 @@ func forget(t *testing.T, link netlink.Link, a netip.Addr) {
 }
 
 // await polls a condition until it is true. After 10 seconds it fails the test.
-func await(t *testing.T, what string, done func() bool) {
+func await(t *testing.T, event string, done func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
@@ -324,7 +325,7 @@ func await(t *testing.T, what string, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("in vain: %s", what)
+			t.Fatalf("not within 10 seconds: %s", event)
 		}
 	}
 }

@@ -11,12 +11,12 @@ import (
 )
 
 // TestAnnounceSelf checks that a node with peers announces itself every second. It also announces
-// itself at once after it stood still, after a silent peer is heard again, and after its clock went
-// backwards.
+// itself at once when it continues after it stood still, when it hears a silent peer again, and
+// when its clock has gone backwards.
 func TestAnnounceSelf(t *testing.T) {
 	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
 	var h peerState
-	var said []string
+	var announced []string
 	hear := []neighbor.SeenAddress{{Address: vip4, Announced: true}}
 	for _, m := range []struct {
 		at     time.Duration
@@ -29,12 +29,12 @@ func TestAnnounceSelf(t *testing.T) {
 		var do peerActions
 		h, do = h.step(time.Unix(1000, 0).Add(m.at*time.Millisecond), m.others, m.heard)
 		if do.announceSelf {
-			said = append(said, fmt.Sprint(int(m.at)))
+			announced = append(announced, fmt.Sprint(int(m.at)))
 		}
 	}
 	// At 2700 the silent peer is heard again, at 5000 the node had stood still, and at 3000 the
 	// clock goes backwards.
-	if want := []string{"100", "1100", "2100", "2700", "5000", "3000"}; !slices.Equal(said, want) {
-		t.Errorf("at %v, want %v", said, want)
+	if want := []string{"100", "1100", "2100", "2700", "5000", "3000"}; !slices.Equal(announced, want) {
+		t.Errorf("announces itself at %v ms, want %v", announced, want)
 	}
 }

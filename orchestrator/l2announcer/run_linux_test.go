@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// board records the status texts of the component: the newest text in text, and all texts in all.
+// board records the status texts of the component: text is the newest, and all has all of them.
 type board struct {
 	mu   sync.Mutex
 	text string
@@ -52,9 +52,9 @@ func (b *board) is(want string) bool {
 }
 
 // TestRun runs an agent with an API server. The Service has externalTrafficPolicy Local, so the
-// node answers for its address when it has a ready endpoint. The node also answers on a link that
-// gets its network later, and with a new MAC of the link. When the Node becomes unready, the node
-// stops answering.
+// node answers for the address of the Service only while the Service has a ready endpoint on the
+// node. The node also answers on a link that gets its network later, and after a change of the
+// link's MAC. When the Node becomes unready, the node stops answering.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -80,14 +80,14 @@ func TestRun(t *testing.T) {
 	api := fake.NewClientset(node, service)
 	ctx, stop := context.WithCancel(t.Context())
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "here"}, Network: nodespec.Network{Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}}
-	versions, says := make(chan leaseVersion, 1), &board{}
+	versions, status := make(chan leaseVersion, 1), &board{}
 	versions <- leaseVersion{"1", time.Now()}
 	a := newAgent(spec, func(ctx context.Context) (*Cluster, error) { return Watch(ctx, api, spec.Network.Pools) })
 	defer a.ports.Close()
 	ended := make(chan error, 1)
 	go func() {
 		ended <- neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
-			return a.run(ctx, links, versions, says.announce)
+			return a.run(ctx, links, versions, status.announce)
 		})
 	}()
 	defer func() {
@@ -95,12 +95,12 @@ func TestRun(t *testing.T) {
 		must(t, <-ended)
 	}()
 
-	says.await(t, "answers for 0 of 0 addresses")
+	status.await(t, "answers for 0 of 0 addresses")
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip4.String()}, {IP: "192.0.2.1"}}
 	_, err := api.CoreV1().Services("default").UpdateStatus(ctx, service, metav1.UpdateOptions{})
 	must(t, err)
 	// The Service has no endpoint yet, and its second address is in no pool.
-	says.await(t, "answers for 0 of 1 addresses")
+	status.await(t, "answers for 0 of 1 addresses")
 	here := "here"
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
@@ -108,14 +108,14 @@ func TestRun(t *testing.T) {
 	}
 	_, err = api.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{})
 	must(t, err)
-	says.await(t, "answers for 1 of 1 addresses; no link of this machine has a network for 192.0.2.70")
+	status.await(t, "answers for 1 of 1 addresses; no link of this machine has a network for 192.0.2.70")
 	rtnltest.AddAddresses(t, "eth0", "192.0.2.10/24")
-	says.await(t, "answers for 1 of 1 addresses")
+	status.await(t, "answers for 1 of 1 addresses")
 	eth0, err := netlink.LinkByName("eth0")
 	must(t, err)
 	find := func(want neighbor.MAC) {
 		t.Helper()
-		await(t, "the address is found where it should be", func() bool {
+		await(t, "the address resolves to the MAC of the link", func() bool {
 			var got neighbor.MAC
 			outside.Do(func() { got = ask(t, far, vip4) })
 			return got == want
@@ -123,7 +123,7 @@ func TestRun(t *testing.T) {
 	}
 	find(neighbor.MAC(eth0.Attrs().HardwareAddr))
 
-	// A new MAC of the link simulates a replaced network card.
+	// A new MAC of the link simulates a replaced network adapter.
 	must(t, netlink.LinkSetDown(eth0))
 	must(t, netlink.LinkSetHardwareAddr(eth0, other[:]))
 	must(t, netlink.LinkSetUp(eth0))
@@ -132,7 +132,7 @@ func TestRun(t *testing.T) {
 	node.Status.Conditions[0].Status = corev1.ConditionUnknown
 	_, err = api.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	must(t, err)
-	says.await(t, "answers for 0 of 1 addresses")
+	status.await(t, "answers for 0 of 1 addresses")
 	outside.Do(func() {
 		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: far.Attrs().Index, IP: vip4.AsSlice(), HardwareAddr: other[:], State: netlink.NUD_PROBE}))
 	})
@@ -144,8 +144,8 @@ func TestRun(t *testing.T) {
 }
 
 // TestBack checks a node that was cut off and has yielded an address. When the API server answers
-// again, the node does not decide by its old data. It lists the cluster again, finds that it has
-// lost the address, and does not answer for the address.
+// again, the node does not decide by its old data. It first lists the cluster, finds that another
+// node owns the address, and does not answer for it.
 func TestBack(t *testing.T) {
 	ready := func(name string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
@@ -160,30 +160,30 @@ func TestBack(t *testing.T) {
 	lost := ready("here")
 	lost.Status.Conditions[0].Status = corev1.ConditionUnknown
 	states := make(chan *fake.Clientset, 2)
-	// the data from before the outage, of a watch that reports no change
+	// The first state is from before the outage. Its watch reports no change.
 	states <- fake.NewClientset(ready("here"), service)
 	states <- fake.NewClientset(lost, ready("there"), service)
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "here"}, Network: nodespec.Network{Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}}
 	a := newAgent(spec, func(ctx context.Context) (*Cluster, error) { return Watch(ctx, <-states, spec.Network.Pools) })
 	a.lease = lease{version: "1", seen: time.Now().Add(-time.Minute)}
 	ctx, stop := context.WithCancel(t.Context())
-	versions, says, ended := make(chan leaseVersion), &board{}, make(chan error)
-	go func() { ended <- a.run(ctx, nil, versions, says.announce) }()
+	versions, status, ended := make(chan leaseVersion), &board{}, make(chan error)
+	go func() { ended <- a.run(ctx, nil, versions, status.announce) }()
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
-	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: probes whether other nodes answer")
+	status.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: probes whether other nodes answer")
 	versions <- leaseVersion{"1", time.Now()} // no new version, so no renewal of the Lease
 	const left = "answers for 0 of 1 addresses; cut off from the API server: yielded 1 to other nodes"
 	await(t, "the node does not answer for the address that another node announces", func() bool {
 		a.ports.Heard <- neighbor.SeenAddress{Address: vip4, MAC: other, Link: "eth0"}
-		return says.is(left)
+		return status.is(left)
 	})
 	versions <- leaseVersion{"2", time.Now()}
 	versions <- leaseVersion{"3", time.Now()} // the agent lists the cluster only once more
-	says.await(t, "answers for 0 of 1 addresses")
+	status.await(t, "answers for 0 of 1 addresses")
 	stop()
 	must(t, <-ended)
-	if len(says.all) != 3 {
-		t.Errorf("status texts:\n%s", strings.Join(says.all, "\n"))
+	if len(status.all) != 3 {
+		t.Errorf("status texts:\n%s", strings.Join(status.all, "\n"))
 	}
 }
 
@@ -195,11 +195,11 @@ func TestLease(t *testing.T) {
 	})
 	versions := make(chan leaseVersion)
 	ctx, stop := context.WithCancel(t.Context())
-	var following sync.WaitGroup
-	following.Go(func() { pollLease(ctx, api, "here", versions) })
+	var polling sync.WaitGroup
+	polling.Go(func() { pollLease(ctx, api, "here", versions) })
 	if got := <-versions; got.version != "7" || time.Since(got.at) < 0 {
 		t.Errorf("version %+v, want 7", got)
 	}
 	stop()
-	following.Wait()
+	polling.Wait()
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). All nodes step at the same moment, packets
+// TestScripts runs testdata/*.txt (package scripttest). All nodes step at the same time, packets
 // and objects arrive without delay, and each kubelet renews its Lease every 10 s. The command `run`
 // prints each change of a node and each packet that a node sends, with the time since the start of
 // the command. It does not print the announcements of a node's own address.
@@ -26,6 +26,10 @@ import (
 // another packet of the peer, and "." no packet. "_" means that the node itself stood still for one
 // second before the step, and "-" for three seconds. A number before a character repeats the
 // character.
+//
+// The command `claim` simulates that a machine that is not a node announces an address, and that
+// only one node hears this. The command `announcer` does not affect the kernel of a node, which
+// always answers for the node's own addresses.
 //
 // The output of `hear` has one letter for each step. "h" means that the peer is heard, "?" that it
 // is heard and solicited, and "s" that it is silent. "b" means that the node has just begun to
@@ -39,20 +43,20 @@ func TestScripts(t *testing.T) {
 		"run":       (*link).run,       // run 3s
 		"wait":      (*link).wait,      // wait 3s: the same as run, but without output
 		"owners":    (*link).owners,    // owners: the nodes that answer for each address
-		"claim":     (*link).claim,     // claim 192.0.2.70 to a: a hears a foreign claim
-		"crash":     (*link).crash,     // crash a: the machine loses power
-		"start":     (*link).start,     // start a: the machine starts without state
-		"stop":      (*link).stop,      // stop a: the machine stands still until "continue"
-		"continue":  (*link).resume,    // continue a
-		"announcer": (*link).announcer, // announcer a stops|starts: the kernel of a always works
-		"link":      (*link).setLink,   // link a down|up
+		"claim":     (*link).claim,     // claim 192.0.2.70 to a: only a hears the announcement
+		"crash":     (*link).crash,     // crash a: machine a loses power
+		"start":     (*link).start,     // start a: machine a starts without state
+		"stop":      (*link).stop,      // stop a: machine a stands still until "continue"
+		"continue":  (*link).resume,    // continue a: machine a continues after "stop"
+		"announcer": (*link).announcer, // announcer a stops|starts: its kernel still answers
+		"link":      (*link).setLink,   // link a down|up: the link of machine a
 		"split":     (*link).split,     // split a | b c: packets of a do not reach b and c
 		"heal":      (*link).heal,      // heal: ends the split
 		"apiserver": (*link).setServer, // apiserver down|up
-		"offline":   (*link).offline,   // offline a: a does not reach the API server
-		"online":    (*link).online,    // online a
+		"offline":   (*link).offline,   // offline a: node a does not reach the API server
+		"online":    (*link).online,    // online a: node a reaches the API server again
 		"exclude":   (*link).exclude,   // exclude a: the Node gets the label for exclusion
-		"include":   (*link).include,   // include a
+		"include":   (*link).include,   // include a: removes this label
 	})
 }
 
@@ -72,7 +76,7 @@ type scripted struct {
 	name    string
 	address netip.Addr
 	mac     neighbor.MAC
-	works   bool // the announcer works
+	works   bool // the announcer runs
 	online  bool // the node reaches the API server
 	renewed time.Time
 	lease   lease
@@ -113,11 +117,11 @@ func (n *link) hear(args []string) string {
 		return strings.Repeat(part[len(part)-1:], count)
 	})
 	out := ""
-	for _, what := range input {
+	for _, character := range input {
 		var claims []neighbor.SeenAddress
-		switch what {
+		switch character {
 		case '!', '+':
-			claims = []neighbor.SeenAddress{{Address: vip4.Next(), Announced: true}, {Address: vip4, MAC: other, Announced: what == '!'}}
+			claims = []neighbor.SeenAddress{{Address: vip4.Next(), Announced: true}, {Address: vip4, MAC: other, Announced: character == '!'}}
 		case '_':
 			time.Sleep(time.Second)
 		case '-':
@@ -159,10 +163,11 @@ func (n *link) addNodes(args []string) string {
 	return ""
 }
 
-// change replaces the objects of the API server by a copy that the function how has changed.
-func (n *link) change(how func(*facts)) {
+// change copies the objects of the API server, lets edit change the copy, and replaces the objects
+// by it.
+func (n *link) change(edit func(*facts)) {
 	next := facts{n.objects.version + 1, slices.Clone(n.objects.nodes), slices.Clone(n.objects.services)}
-	how(&next)
+	edit(&next)
 	n.objects = next
 }
 
@@ -234,10 +239,11 @@ func connected(a, b *scripted) bool {
 	return a != b && a.Running && b.Running && linktest.Connected(&a.Machine, &b.Machine)
 }
 
-// send delivers a packet with address a if node to is reachable and its announcer works.
-func send(from, to *scripted, a netip.Addr, announced bool) {
-	if connected(from, to) && to.works {
-		to.heard = append(to.heard, neighbor.SeenAddress{Address: a, MAC: from.mac, Announced: announced})
+// send delivers a packet with an address from one node to another, if the receiver is reachable and
+// its announcer works.
+func send(sender, receiver *scripted, address netip.Addr, announced bool) {
+	if connected(sender, receiver) && receiver.works {
+		receiver.heard = append(receiver.heard, neighbor.SeenAddress{Address: address, MAC: sender.mac, Announced: announced})
 	}
 }
 
@@ -376,7 +382,9 @@ func (n *link) heal([]string) string {
 
 func (n *link) setServer(args []string) string {
 	n.apiServer = args[0] == "up"
-	for _, m := range n.nodes { // no node could renew its Lease before
+	// While the server was down, no node could renew its Lease. So the age of each Lease counts
+	// from now.
+	for _, m := range n.nodes {
 		m.renewed = time.Now()
 	}
 	return ""

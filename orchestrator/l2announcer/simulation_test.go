@@ -15,8 +15,9 @@ import (
 // still, restart, and are cut off from each other and from the API server.
 
 const (
-	// The constant replaced is the longest time from a change until exactly one node answers for an
-	// address. With packet loss, a node may have a wrong state of a peer for this time.
+	// The constant replaced is the longest time from a change until exactly one node answers
+	// for an address. With packet loss, a node may consider a peer silent or heard by mistake
+	// for this time.
 	replaced = 3 * time.Second
 	// If settled has passed since the last change, no address may move. This holds for links
 	// without packet loss.
@@ -64,8 +65,8 @@ func (m *simulated) announces() bool { return m.Running && m.works && m.known.no
 // yields reports whether the node has yielded addresses. Only a node that is cut off yields.
 func (m *simulated) yields() bool { return m.announces() && len(m.answers) < len(m.state.claims) }
 
-// world is a run of the simulation.
-type world struct {
+// simulation is a run of the simulated nodes.
+type simulation struct {
 	*linktest.Simulation
 	machines  []*simulated
 	bare      []*linktest.Machine // the linktest.Machine of each node in machines
@@ -81,20 +82,20 @@ type world struct {
 	mute int
 }
 
-func (w *world) disturbed(format string, args ...any) {
+func (w *simulation) disturbed(format string, args ...any) {
 	w.changed = w.Now
 	w.Logf(format, args...)
 }
 
 // tell lets each node that reaches the API server read its objects, after a random delay.
-func (w *world) tell() {
+func (w *simulation) tell() {
 	for _, m := range w.machines {
 		w.Of(&m.Machine, w.UpTo(300*time.Millisecond), func() { w.learn(m) })
 	}
 }
 
 // learn lets a node read the objects of the API server and renew its Lease, if it can.
-func (w *world) learn(m *simulated) {
+func (w *simulation) learn(m *simulated) {
 	if !m.works || !m.online || w.away {
 		return
 	}
@@ -105,11 +106,11 @@ func (w *world) learn(m *simulated) {
 	m.renewed, m.stale = w.Now, false
 }
 
-// change replaces the objects of the API server by a copy that the function how has changed, and
-// sends them to the nodes.
-func (w *world) change(how func(*facts)) {
+// change copies the objects of the API server, lets edit change the copy, replaces the objects by
+// it, and sends them to the nodes.
+func (w *simulation) change(edit func(*facts)) {
 	next := facts{w.facts.version + 1, slices.Clone(w.facts.nodes), slices.Clone(w.facts.services)}
-	how(&next)
+	edit(&next)
 	w.facts = next
 	w.tell()
 }
@@ -117,7 +118,7 @@ func (w *world) change(how func(*facts)) {
 // lease renews the Lease of each node, and marks Nodes as ready or not ready by the age of their
 // Leases. While the API server is down, lease marks no node as lost. The end of an outage counts as
 // a renewal of all Leases (disturb). lease schedules its next call.
-func (w *world) lease() {
+func (w *simulation) lease() {
 	for i, m := range w.machines {
 		renews := m.Running && m.online && !w.away
 		switch {
@@ -126,7 +127,7 @@ func (w *world) lease() {
 			w.learn(m)
 		case m.Running && w.Now-m.renewed > found && !m.stale:
 			m.stale = true
-			w.disturbed("%s takes itself for cut off", m.name)
+			w.disturbed("%s considers itself cut off", m.name)
 		}
 		ready := w.facts.nodes[i].Ready
 		if is := renews || ready && (w.away || w.Now-m.renewed <= lost); is != ready {
@@ -139,7 +140,7 @@ func (w *world) lease() {
 
 // start starts the announcer of a node without state. The announcer then steps until it is stopped
 // or started again.
-func (w *world) start(m *simulated) {
+func (w *simulation) start(m *simulated) {
 	m.run++
 	m.works, m.state, m.heard, m.answers, m.known, m.stale = true, state{}, nil, nil, facts{}, false
 	run := m.run
@@ -155,7 +156,7 @@ func (w *world) start(m *simulated) {
 
 // step runs a step of a node, delivers its packets, and fails the test if the node answers for an
 // address that it must not have.
-func (w *world) step(m *simulated) {
+func (w *simulation) step(m *simulated) {
 	if m.known.nodes == nil {
 		m.heard = nil // a node does not listen before its first list
 		return
@@ -184,10 +185,10 @@ func (w *world) step(m *simulated) {
 		return neighbor.SeenAddress{Address: a, MAC: m.mac, Announced: announced}
 	}
 	for _, other := range w.machines {
-		tell := func(from, to *simulated, c neighbor.SeenAddress) {
-			w.Frame(&from.Machine, &to.Machine, func() {
-				if to.works {
-					to.heard = append(to.heard, c)
+		tell := func(sender, receiver *simulated, c neighbor.SeenAddress) {
+			w.Frame(&sender.Machine, &receiver.Machine, func() {
+				if receiver.works {
+					receiver.heard = append(receiver.heard, c)
 				}
 			})
 		}
@@ -213,7 +214,7 @@ func (w *world) step(m *simulated) {
 }
 
 // eligible reports whether, by the objects in known, node m may answer for address a.
-func (w *world) eligible(m *simulated, known facts, a netip.Addr) bool {
+func (w *simulation) eligible(m *simulated, known facts, a netip.Addr) bool {
 	n := known.nodes[slices.IndexFunc(known.nodes, func(n Node) bool { return n.Name == m.name })]
 	for _, s := range known.services {
 		if slices.Contains(s.Addresses, a) {
@@ -224,7 +225,7 @@ func (w *world) eligible(m *simulated, known facts, a netip.Addr) bool {
 }
 
 // agree reports whether all nodes with working announcers know the same version of the objects.
-func (w *world) agree(machines []*simulated) bool {
+func (w *simulation) agree(machines []*simulated) bool {
 	var first *simulated
 	for _, m := range machines {
 		switch {
@@ -239,16 +240,16 @@ func (w *world) agree(machines []*simulated) bool {
 }
 
 // disturb makes a random change to a node, the network or the objects. It schedules its next call.
-func (w *world) disturb() {
+func (w *simulation) disturb() {
 	m := w.machines[w.Random.IntN(len(w.machines))]
 	i := slices.Index(w.machines, m)
 	back := w.UpTo(30 * time.Second)
-	switch what := w.Random.IntN(10); {
-	case what == 0 && m.Running:
+	switch action := w.Random.IntN(10); {
+	case action == 0 && m.Running:
 		stands := w.Random.IntN(2) == 0
 		w.disturbed("%s is stopped for %v, its clock stands: %t", m.name, back, stands)
 		w.Stop(&m.Machine, back, stands, func() { w.disturbed("%s goes on", m.name) })
-	case what <= 2:
+	case action <= 2:
 		back *= 1 + time.Duration(w.Random.IntN(4))
 		w.disturbed("%s dies for %v", m.name, back)
 		w.takeovers++
@@ -258,7 +259,7 @@ func (w *world) disturb() {
 			m.Start()
 			w.start(m)
 		})
-	case what == 3 && m.Running:
+	case action == 3 && m.Running:
 		w.disturbed("the announcer of %s ends for %v", m.name, back)
 		m.works = false
 		m.run++
@@ -266,13 +267,13 @@ func (w *world) disturb() {
 			w.disturbed("the announcer of %s starts", m.name)
 			w.start(m)
 		})
-	case what == 4 && m.works:
+	case action == 4 && m.works:
 		m.Link = !m.Link
 		w.disturbed("%s: link: %t", m.name, m.Link)
 		w.Of(&m.Machine, 1, func() { m.state.peers, m.state.claims = peerState{}, m.state.claims.reannounce() })
-	case what == 5:
+	case action == 5:
 		w.disturbed("sides: %v", w.Partition(w.bare))
-	case what == 6:
+	case action == 6:
 		w.away = !w.away
 		if !w.away {
 			for _, one := range w.machines { // no node could renew its Lease during the outage
@@ -280,13 +281,13 @@ func (w *world) disturb() {
 			}
 		}
 		w.disturbed("the API server is away: %t", w.away)
-	case what == 7:
+	case action == 7:
 		m.online = !m.online
 		w.disturbed("%s reaches the API server: %t", m.name, m.online)
-	case what == 8 && !w.away:
+	case action == 8 && !w.away:
 		w.change(func(f *facts) { f.nodes[i].Excluded = !f.nodes[i].Excluded })
 		w.disturbed("%s is excluded: %t", m.name, w.facts.nodes[i].Excluded)
-	case what == 9 && !w.away:
+	case action == 9 && !w.away:
 		w.change(func(f *facts) {
 			s := &f.services[w.Random.IntN(len(f.services))]
 			s.Local, s.Endpoints = w.Random.IntN(3) > 0, nil
@@ -303,7 +304,7 @@ func (w *world) disturb() {
 
 // judge checks which nodes answer for each address. It fails the test if a wrong state lasts longer
 // than the nodes may need to detect it. It schedules its next call.
-func (w *world) judge() {
+func (w *simulation) judge() {
 	wrong := map[string]time.Duration{}
 	for _, m := range w.machines {
 		mute := w.Now - m.spoke
@@ -318,18 +319,18 @@ func (w *world) judge() {
 			w.mute++
 		}
 	}
-	find := func(within time.Duration, format string, args ...any) {
-		what := fmt.Sprintf(format, args...)
-		since, before := w.wrong[what]
+	find := func(limit time.Duration, format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		since, before := w.wrong[text]
 		if !before || since < w.changed {
 			since = w.Now
 			if since-w.changed < 200*time.Millisecond { // the last change caused the wrong state
 				since = w.changed
 			}
 		}
-		wrong[what] = since
-		if w.Now-since > within {
-			w.Fail("that is wrong: %s", what)
+		wrong[text] = since
+		if w.Now-since > limit {
+			w.Fail("that is wrong: %s", text)
 		}
 	}
 	for side := range 2 {
@@ -339,22 +340,22 @@ func (w *world) judge() {
 				here = append(here, m)
 			}
 		}
-		within, agree := replaced, w.agree(here)
+		limit, agree := replaced, w.agree(here)
 		for _, m := range here {
 			if !agree || m.yields() {
-				within = untangled
+				limit = untangled
 			}
 		}
 		for _, s := range w.facts.services {
 			a := s.Addresses[0]
 			var answer, could []string
-			down, taken := false, within
+			down, taken := false, limit
 			for _, m := range here {
 				if m.Running && !m.announces() {
 					down = down || w.Now-m.spoke < forgotten
 					// Until a node has listened for TakeOverAfter, it relies on the API server and
 					// does not detect that m is silent.
-					taken = within + neighbor.TakeOverAfter
+					taken = limit + neighbor.TakeOverAfter
 				}
 				if m.announces() && slices.Contains(m.answers, a) {
 					answer = append(answer, m.name)
@@ -364,14 +365,14 @@ func (w *world) judge() {
 				}
 			}
 			if len(answer) > 1 {
-				find(within, "%v answer for %s", answer, a)
+				find(limit, "%v answer for %s", answer, a)
 			}
 			// While an announcer restarts, its addresses have no owner, because its kernel still
 			// answers the other nodes. This is permitted for a limited time.
 			if agree && !down && len(could) > 0 {
 				w.judged++
 				if len(answer) == 0 {
-					find(taken, "nobody answers for %s, and %v could", a, could)
+					find(taken, "no node answers for %s, and %v could", a, could)
 				}
 			}
 		}
@@ -388,7 +389,7 @@ func TestSimulation(t *testing.T) {
 	const worlds = 500
 	var moves, judged, takeovers, mute int
 	for seed := range uint64(worlds) {
-		w := &world{Simulation: linktest.New(t, seed, 31), wrong: map[string]time.Duration{}}
+		w := &simulation{Simulation: linktest.New(t, seed, 31), wrong: map[string]time.Duration{}}
 		for i := range 2 + w.Random.IntN(4) {
 			m := &simulated{name: fmt.Sprint("node", i), address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i)}, online: true}
 			m.Link, m.Offset = true, w.UpTo(time.Hour)
@@ -408,8 +409,8 @@ func TestSimulation(t *testing.T) {
 		w.Run(5 * time.Minute)
 		moves, judged, takeovers, mute = moves+w.moves, judged+w.judged, takeovers+w.takeovers, mute+w.mute
 	}
-	t.Logf("%d worlds: answers changed %d times, %d nodes died, %d times somebody had to answer for an address, %d times beside a node that has said nothing for long", worlds, moves, takeovers, judged, mute)
+	t.Logf("%d runs: answers changed %d times, %d nodes died, %d times a node had to answer for an address, %d times a running node had not announced itself for a long time", worlds, moves, takeovers, judged, mute)
 	if moves < 8*worlds || takeovers < 2*worlds || judged < 1000*worlds || mute < 10*worlds {
-		t.Error("the worlds show too little")
+		t.Error("the runs have too few changes for this test")
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestFile checks that Await waits for the file, that Apply uses the level in the file, and that
-// Watch ends after a change of the file.
+// TestFile checks that Await waits for the file of the level, that Apply uses the level, and that
+// Watch returns an error after a change of the file.
 func TestFile(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -51,12 +51,12 @@ func TestFile(t *testing.T) {
 		t.Errorf("%v, %v", spec.Emulated, err)
 	}
 	if err := Apply(&spec, emulation.Minor{Major: 1, Minor: Own().Minor + 1}); err == nil {
-		t.Error("a newer level is served")
+		t.Error("Apply accepts a level above that of this version")
 	}
 }
 
-// TestOtherUsers checks that other users can read the file, although the umask of the process is
-// 077.
+// TestOtherUsers checks that other users can read the file of the level, although the umask of the
+// process is 077.
 func TestOtherUsers(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	dirs := dirs.In(t.TempDir())

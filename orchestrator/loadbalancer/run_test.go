@@ -26,8 +26,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// server is a fake API server that checks the resource versions of Services. Its field fail makes
-// writes fail.
+// server is a fake API server that rejects a write of a status with an outdated resource version.
+// The test can make writes fail.
 type server struct {
 	*fake.Clientset
 	mu sync.Mutex
@@ -106,7 +106,8 @@ func (e *events) AnnotatedEventf(o runtime.Object, _ map[string]string, kind, re
 	e.Eventf(o, kind, reason, format, args...)
 }
 
-// await waits until an Event with this text was recorded. After 20 seconds it fails the test.
+// await waits until an Event with this text was recorded. If this takes longer than 20 seconds, it
+// fails the test.
 func (e *events) await(t *testing.T, want string) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -155,8 +156,8 @@ func start(t *testing.T, s *server, e *events, pools ...nodespec.Pool) {
 	})
 }
 
-// await waits until the Services have exactly these addresses. After 20 seconds, or if two Services
-// have the same address, it fails the test.
+// await waits until the Services have exactly these addresses. It fails the test after 20 seconds,
+// or if two Services have the same address.
 func (s *server) await(t *testing.T, want map[string]string) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -188,8 +189,8 @@ func (s *server) await(t *testing.T, want map[string]string) {
 	}
 }
 
-// TestRun follows Services from their first address to their deletion. It also checks that a
-// restarted controller retains the addresses in the status.
+// TestRun follows Services from their first address to their deletion. A restarted controller
+// retains the addresses that Services already have.
 func TestRun(t *testing.T) {
 	foreign := object(1)
 	class := "example.com/other"
@@ -214,7 +215,7 @@ func TestRun(t *testing.T) {
 		e.await(t, "s2: Normal AddressGiven: the Service has 192.0.2.12")
 		e.await(t, "s3: Warning PoolFull: no IPv4 address is free in a: enlarge it in Cluster.spec.networks.loadBalancer.pools, or delete a Service that needs none")
 	})
-	t.Run("again", func(t *testing.T) {
+	t.Run("after a restart", func(t *testing.T) {
 		before := s.writes
 		start(t, s, e, here)
 		if err := s.CoreV1().Services("default").Delete(t.Context(), "s2", metav1.DeleteOptions{}); err != nil {
@@ -227,9 +228,9 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestLostAnswers checks that the controller finds out the result of a write without an answer
-// before it assigns further addresses. It also checks that a rejected write for one Service does
-// not block other Services.
+// TestLostAnswers checks writes with a lost answer: the controller finds out whether the write
+// was applied before it assigns further addresses. A write for one Service that is always rejected
+// does not block other Services.
 func TestLostAnswers(t *testing.T) {
 	lost := errors.New("connection lost")
 	refused := apierrors.NewForbidden(corev1.Resource("services"), "s1", errors.New("by a policy"))
@@ -239,9 +240,9 @@ func TestLostAnswers(t *testing.T) {
 		forever bool
 		want    map[string]string
 	}{
-		"applied":     {true, lost, false, map[string]string{"s1": "192.0.2.20", "s2": "192.0.2.21"}},
-		"not applied": {false, lost, false, map[string]string{"s1": "192.0.2.20", "s2": "192.0.2.21"}},
-		"refused":     {false, refused, true, map[string]string{"s1": "", "s2": "192.0.2.21"}},
+		"applied, and the answer is lost":     {true, lost, false, map[string]string{"s1": "192.0.2.20", "s2": "192.0.2.21"}},
+		"not applied, and the answer is lost": {false, lost, false, map[string]string{"s1": "192.0.2.20", "s2": "192.0.2.21"}},
+		"rejected":                            {false, refused, true, map[string]string{"s1": "", "s2": "192.0.2.21"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -283,7 +284,7 @@ func TestWithoutPools(t *testing.T) {
 // TestField checks that a Service can request an address by its field loadBalancerIP, and that the
 // annotation has precedence over the field.
 func TestField(t *testing.T) {
-	with := func(annotation, field string) Service {
+	requesting := func(annotation, field string) Service {
 		s := object(1)
 		s.Spec.LoadBalancerIP = field
 		s.Annotations = map[string]string{AddressAnnotation: annotation}
@@ -296,7 +297,7 @@ func TestField(t *testing.T) {
 		{"", "2001:db8::1", "", "the field spec.loadBalancerIP", "the field spec.loadBalancerIP cannot be used: 2001:db8::1 is an IPv6 address"},
 		{"", "web", "", "the field spec.loadBalancerIP", `the field spec.loadBalancerIP cannot be used: "web" is not an IP address`},
 	} {
-		got := with(c.annotation, c.field)
+		got := requesting(c.annotation, c.field)
 		if joinAddresses(got.Wanted) != c.want || got.WantedBy != c.by || !strings.HasPrefix(got.Invalid, c.invalid) || got.Invalid != "" && c.invalid == "" {
 			t.Errorf("%+v: got %+v", c, got)
 		}

@@ -54,63 +54,63 @@ func TestStep(t *testing.T) {
 	foreign := Service{Key: "other/f"}.having("192.0.2.10")
 	for _, c := range []struct {
 		name  string
-		world Input
+		input Input
 		want  string // the output of show
 	}{
 		{"nothing", Input{}, ""},
 		{"the oldest first", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(3, v4), service(1, v4), service(2, v4)}},
 			"s1 192.0.2.10; s2 192.0.2.11; s3 PoolFull"},
-		{"the next pool when one is full", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v4)}},
+		{"the next pool, because the first is full", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v4)}},
 			"s1 192.0.2.10; s2 192.0.2.11; s3 192.0.2.20"},
-		{"what a Service has stays, whoever is older", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).having("192.0.2.10")}},
+		{"an assigned address stays, also if another Service is older", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).having("192.0.2.10")}},
 			"s1 192.0.2.11; s2 192.0.2.10"},
-		{"two have the same", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).having("192.0.2.11"), service(2, v4).having("192.0.2.11")}},
+		{"two Services have the same address", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).having("192.0.2.11"), service(2, v4).having("192.0.2.11")}},
 			"s1 192.0.2.11; s2 192.0.2.10"},
 		{"both families, in the Service's order", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v6, v4)}}, "s1 2001:db8::1,192.0.2.10"},
-		{"content with one family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6, v4)}}, "s1 192.0.2.10"},
-		{"not content with one family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4, v6).but(func(s *Service) { s.DualOnly = true })}},
+		{"two families preferred, and a pool for one", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6, v4)}}, "s1 192.0.2.10"},
+		{"two families required, and a pool for one", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4, v6).but(func(s *Service) { s.DualOnly = true })}},
 			"s1 192.0.2.10 NoPoolOfFamily"},
 		{"no pool of the only family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6)}}, "s1 NoPoolOfFamily"},
 		{"an address of a family that was removed", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10", "2001:db8::1")}}, "s1 192.0.2.10"},
-		{"by address", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).asking("192.0.2.10")}}, "s1 192.0.2.11; s2 192.0.2.10"},
-		{"by address, in use", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.10"), service(2, v4).having("192.0.2.10")}},
+		{"an address is requested", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).asking("192.0.2.10")}}, "s1 192.0.2.11; s2 192.0.2.10"},
+		{"an address in use is requested", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.10"), service(2, v4).having("192.0.2.10")}},
 			"s1 AddressInUse; s2 192.0.2.10"},
-		{"by address, in use: what it has stays", Input{Pools: []nodespec.Pool{a}, Services: []Service{
+		{"an address in use is requested, and the Service retains its own", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).asking("192.0.2.10").having("192.0.2.11"), service(2, v4).having("192.0.2.10")}}, "s1 192.0.2.11 AddressInUse; s2 192.0.2.10"},
-		{"by address, in no pool", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.99")}}, "s1 AddressNotInPool"},
-		{"by address, in another pool", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).asking("192.0.2.20").from("a")}}, "s1 AddressNotInPool"},
-		{"by address, one of two families", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).asking("2001:db8::2")}}, "s1 192.0.2.10,2001:db8::2"},
-		{"by pool", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b")}}, "s1 192.0.2.20"},
-		{"by pool, which is not there", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).from("c")}}, "s1 NoPool"},
-		{"by pool, and it has one of another", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b").having("192.0.2.10"), service(2, v4)}},
+		{"an address in no pool is requested", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.99")}}, "s1 AddressNotInPool"},
+		{"an address in another pool is requested", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).asking("192.0.2.20").from("a")}}, "s1 AddressNotInPool"},
+		{"an address for one of two families is requested", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).asking("2001:db8::2")}}, "s1 192.0.2.10,2001:db8::2"},
+		{"a pool is requested", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b")}}, "s1 192.0.2.20"},
+		{"a missing pool is requested", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).from("c")}}, "s1 NoPool"},
+		{"a pool is requested, and the Service has an address of another pool", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b").having("192.0.2.10"), service(2, v4)}},
 			"s1 192.0.2.20; s2 192.0.2.11"},
-		{"on request only", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4), service(2, v4).from("closed"), service(3, v4).asking("192.0.2.31")}},
+		{"a pool on request", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4), service(2, v4).from("closed"), service(3, v4).asking("192.0.2.31")}},
 			"s1 NoPool; s2 192.0.2.30; s3 192.0.2.31"},
-		{"on request since it has one", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4).having("192.0.2.31")}}, "s1 192.0.2.31"},
+		{"a pool on request, and the Service has an address of it", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4).having("192.0.2.31")}}, "s1 192.0.2.31"},
 		{"a removed pool", Input{Pools: []nodespec.Pool{b}, Services: []Service{service(1, v4).having("192.0.2.10")}}, "s1 192.0.2.20"},
-		{"machines have theirs", Input{Pools: []nodespec.Pool{a}, Machines: addrs("192.0.2.10"), Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4)}},
+		{"an address of a control-plane machine", Input{Pools: []nodespec.Pool{a}, Machines: addrs("192.0.2.10"), Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4)}},
 			"s1 192.0.2.11; s2 PoolFull"},
-		{"machines say they have theirs", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{service(1, v4), service(2, v4)}},
+		{"an address that a Node states", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{service(1, v4), service(2, v4)}},
 			"s1 192.0.2.11; s2 PoolFull"},
-		{"machines say they have what a Service has", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10", "192.0.2.11"), Services: []Service{
+		{"Nodes state addresses that Services have", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10", "192.0.2.11"), Services: []Service{
 			service(1, v4).having("192.0.2.10"), service(2, v4).asking("192.0.2.11"), service(3, v4).having("192.0.2.11").asking("192.0.2.11")}},
 			"s1 192.0.2.10 AddressOfMachine; s2 AddressInUse; s3 192.0.2.11 AddressOfMachine"},
-		{"a machine has what a Service has, with a port of machines", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{
+		{"a Node states the address of a Service with a port of machines", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{
 			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.MachinePort = true })}}, "s1 192.0.2.11"},
 		{"no pools", Input{Now: time.Unix(40, 0), Services: []Service{
 			service(1, v4), service(11, v4), service(12, v4).but(func(s *Service) { s.Explicit = true }), service(2, v4).having("192.0.2.9")}},
 			"s1 NoPool; s2; s11; s12 NoPool"},
 		{"addresses of another implementation", Input{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
-		{"one that ends", Input{Pools: []nodespec.Pool{a}, Services: []Service{
+		{"Services that are being deleted", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.Ending = true }), service(2, v4).but(func(s *Service) { s.Ending = true })}}, "s1 192.0.2.10; s2"},
 		{"an invalid request", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.11").but(func(s *Service) { s.Invalid = "?" }), service(2, v4).but(func(s *Service) { s.Invalid = "?" })}},
 			"s1 192.0.2.11 BadRequest; s2 BadRequest"},
-		{"the last address there is", Input{Pools: []nodespec.Pool{pool("end", "255.255.255.255", "255.255.255.255")}, Services: []Service{service(1, v4), service(2, v4)}},
+		{"the last IPv4 address", Input{Pools: []nodespec.Pool{pool("end", "255.255.255.255", "255.255.255.255")}, Services: []Service{service(1, v4), service(2, v4)}},
 			"s1 255.255.255.255; s2 PoolFull"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := show(Step(c.world)); got != c.want {
+			if got := show(Step(c.input)); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -158,8 +158,8 @@ func TestMessages(t *testing.T) {
 }
 
 // TestSimulation creates, deletes and changes Services at random, changes pools and machines, and
-// performs only a part of the decisions. It checks that no address belongs to two Services, that a
-// Service does not lose an address without a reason, and that no Service lacks an address while a
+// performs only a part of the decisions. It checks that no two Services have the same address, that
+// a Service does not lose an address without a reason, and that each Service gets an address if a
 // permitted address is free.
 func TestSimulation(t *testing.T) {
 	for seed := range uint64(200) {
@@ -176,35 +176,35 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 	families := [][]corev1.IPFamily{{v4}, {v6}, {v4, v6}, {v6, v4}}
 	asked := []string{"", "", "", "a", "b", "c", "missing"}
 	some := func() netip.Addr { p := every[r.IntN(3)]; return p.Ranges[r.IntN(len(p.Ranges))].First }
-	for turn := range 60 {
-		calm := true // true if this round only creates or deletes a Service
+	for round := range 60 {
+		servicesOnly := true // this round only creates or deletes a Service
 		switch i := r.IntN(10); {
 		case i < 5:
-			w.Services = append(w.Services, service(int(seed)*1000+turn, families[r.IntN(4)]...).from(asked[r.IntN(7)]))
+			w.Services = append(w.Services, service(int(seed)*1000+round, families[r.IntN(4)]...).from(asked[r.IntN(7)]))
 		case len(w.Services) == 0:
 		case i < 7:
 			n := r.IntN(len(w.Services))
 			w.Services = slices.Delete(w.Services, n, n+1)
 		case i < 8:
 			s := &w.Services[r.IntN(len(w.Services))]
-			s.Wanted, calm = nil, false
+			s.Wanted, servicesOnly = nil, false
 			if a := some(); slices.Contains(s.Families, familyOf(a)) {
 				s.Wanted = []netip.Addr{a}
 			}
 		case i < 9:
-			w.Pools, calm = slices.Clone(every[:1+r.IntN(3)]), false
+			w.Pools, servicesOnly = slices.Clone(every[:1+r.IntN(3)]), false
 		default:
-			w.Machines, calm = []netip.Addr{some()}, false
+			w.Machines, servicesOnly = []netip.Addr{some()}, false
 		}
 		decisions := Step(w)
 		if show(Step(w)) != show(decisions) {
-			t.Fatalf("seed %d, turn %d: the same input gave different decisions", seed, turn)
+			t.Fatalf("seed %d, round %d: the same input gave different decisions", seed, round)
 		}
 		for _, d := range decisions {
 			s := w.find(d.Key)
 			for _, had := range s.Has {
-				if calm && s.Pool == "" && len(s.Wanted) == 0 && !slices.Contains(d.Addresses, had) && w.usable(had) {
-					t.Fatalf("seed %d, turn %d: %s lost %s without a reason", seed, turn, d.Key, had)
+				if servicesOnly && s.Pool == "" && len(s.Wanted) == 0 && !slices.Contains(d.Addresses, had) && w.usable(had) {
+					t.Fatalf("seed %d, round %d: %s lost %s without a reason", seed, round, d.Key, had)
 				}
 			}
 			if r.IntN(5) > 0 { // in one of five cases the write of the decision is missing
@@ -212,7 +212,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 			}
 		}
 		if err := w.check(Step(w)); err != nil {
-			t.Fatalf("seed %d, turn %d: %v", seed, turn, err)
+			t.Fatalf("seed %d, round %d: %v", seed, round, err)
 		}
 	}
 	for range 3 { // each round can assign addresses that the round before released
@@ -221,7 +221,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 		}
 	}
 	if again := Step(w); slices.ContainsFunc(again, func(d Decision) bool { return !slices.Equal(d.Addresses, w.find(d.Key).Has) }) {
-		t.Fatalf("seed %d: the decisions do not end: %s", seed, show(again))
+		t.Fatalf("seed %d: the decisions still change after three rounds: %s", seed, show(again))
 	}
 }
 
@@ -234,9 +234,9 @@ func (w Input) usable(a netip.Addr) bool {
 	return slices.ContainsFunc(w.Pools, func(p nodespec.Pool) bool { return p.Contains(a) }) && !slices.Contains(w.Machines, a)
 }
 
-// check returns an error if a decision gives an address twice, an address outside the pools, or an
-// address of a wrong family. It also returns an error if a Service gets no address although a
-// permitted address is free.
+// check returns an error if a decision assigns an address that another Service has, that is outside
+// the pools, or that has a wrong family. It also returns an error if a Service gets no address
+// although a permitted address is free.
 func (w Input) check(decisions []Decision) error {
 	owner := map[netip.Addr]string{}
 	for _, d := range decisions {

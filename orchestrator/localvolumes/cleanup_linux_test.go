@@ -14,32 +14,32 @@ import (
 )
 
 // dig creates nested directories below dir, and a file in the deepest directory. It uses no paths,
-// so depth can exceed the largest length of a path.
+// so depth can be larger than the limit for the length of a path.
 func dig(t *testing.T, dir string, depth int) {
 	t.Helper()
-	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	parent, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for range depth {
 		if err != nil {
 			break
 		}
-		below := -1
-		if err = unix.Mkdirat(at, "d", 0o700); err == nil {
-			below, err = unix.Openat(at, "d", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		child := -1
+		if err = unix.Mkdirat(parent, "d", 0o700); err == nil {
+			child, err = unix.Openat(parent, "d", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		}
-		unix.Close(at)
-		at = below
+		unix.Close(parent)
+		parent = child
 	}
 	if err == nil {
-		err = unix.Mknodat(at, "file", unix.S_IFREG|0o600, 0)
+		err = unix.Mknodat(parent, "file", unix.S_IFREG|0o600, 0)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	unix.Close(at)
+	unix.Close(parent)
 }
 
-// TestRemoveTree checks that directories of any depth and name are removed with few open
-// descriptors, and that the target of a symbolic link stays.
+// TestRemoveTree checks that removeTree removes directories of any depth and name with few open
+// descriptors. It does not follow a symbolic link.
 func TestRemoveTree(t *testing.T) {
 	elsewhere := t.TempDir()
 	kept := filepath.Join(elsewhere, "kept")
@@ -66,7 +66,7 @@ func TestRemoveTree(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
 		t.Fatal(err)
 	}
-	err = removeTree(t.Context(), dir, func(string) error { return errors.New("nothing is of another project") })
+	err = removeTree(t.Context(), dir, func(string) error { return errors.New("no entry should have another project") })
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
@@ -74,18 +74,18 @@ func TestRemoveTree(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is there still: %v", err)
+		t.Errorf("the directory still exists: %v", err)
 	}
 	if _, err := os.Stat(kept); err != nil {
-		t.Errorf("what a link led to: %v", err)
+		t.Errorf("the target of a symbolic link was removed: %v", err)
 	}
 	if err := removeTree(t.Context(), dir, nil); err != nil {
-		t.Errorf("once more: %v", err)
+		t.Errorf("second removal: %v", err)
 	}
 }
 
-// TestClearing checks that a removal runs in the background. A removal that fails is reported and
-// retried, and does not block other removals.
+// TestClearing checks that the node removes volumes in the background. A removal that fails is
+// reported and retried, and does not block other removals.
 func TestClearing(t *testing.T) {
 	n, _, root := copier(t)
 	for _, name := range []string{named(2), named(3)} {
@@ -97,23 +97,23 @@ func TestClearing(t *testing.T) {
 	stop(errors.New("the machine stops"))
 	r, err := n.perform(stopped, []string{named(2)}, nil)
 	if err != nil || len(r.Removed) > 0 || r.Volumes[named(2)] != mib {
-		t.Errorf("before it is removed: %+v, %v", r, err)
+		t.Errorf("before the removal: %+v, %v", r, err)
 	}
 	n.clearing.running.Wait()
 	if _, err := os.Stat(filepath.Join(root, removing, named(2))); err != nil {
-		t.Errorf("the machine stops, and removal does not: %v", err)
+		t.Errorf("the removal continues although the machine stops: %v", err)
 	}
 	if _, err := n.store.retire(named(3)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.perform(t.Context(), []string{named(2), named(3)}, nil); err == nil {
-		t.Error("that something is left was not told")
+		t.Error("a failed removal is not reported")
 	}
 	n.clearing.running.Wait()
 	select {
 	case <-n.changed:
 	case <-time.After(10 * time.Second):
-		t.Error("that it is gone was not told")
+		t.Error("a removal triggers no pass")
 	}
 	if r, err := n.perform(t.Context(), []string{named(2), named(3)}, nil); err != nil || len(r.Removed) != 2 || len(r.Volumes) != 1 {
 		t.Errorf("%+v, %v", r, err)

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// copier returns a node with volume 1, which contains a file, and its fake quotas and root. The
-// fake quotas report a usage of 12 KiB for every project.
+// copier returns a node with volume 1, which contains a file, the fake quotas of the node, and its
+// root directory. The fake quotas report a usage of 12 KiB for every project.
 func copier(t *testing.T) (*node, *memory, string) {
 	t.Helper()
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
@@ -42,12 +42,12 @@ func copier(t *testing.T) (*node, *memory, string) {
 // roomy returns the free space and the size of a disk with much free space.
 func roomy() (free, size int64, err error) { return gib, 2 * gib, nil }
 
-// use calls show for a volume and returns the content of its file. If text is not empty, use then
-// writes text to the file.
-func use(t *testing.T, s *store, name, from, text string) string {
+// use mounts a volume by show and returns the content of its file. If text is not empty, use then
+// writes text to the file. source is the source of the volume.
+func use(t *testing.T, s *store, name, source, text string) string {
 	t.Helper()
 	var found []byte
-	err := s.show(name, mib, from, func(dir string) (err error) {
+	err := s.show(name, mib, source, func(dir string) (err error) {
 		found, err = os.ReadFile(filepath.Join(dir, "file"))
 		if err != nil && !os.IsNotExist(err) || text == "" {
 			return err
@@ -79,7 +79,7 @@ func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	return r
 }
 
-// afterRemoval runs the removals of a node to their end and returns the report.
+// afterRemoval runs the removal of the named volumes to its end and returns the report.
 func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	t.Helper()
 	if _, err := n.perform(t.Context(), names, nil); err != nil {
@@ -89,8 +89,8 @@ func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	return n.perform(t.Context(), names, nil)
 }
 
-// TestCopies takes a snapshot of a volume and changes the volume. It then makes a volume from the
-// snapshot and another from the changed volume.
+// TestCopies takes a snapshot of a volume and changes the volume. Then it makes a volume from the
+// snapshot, and a clone of the changed volume.
 func TestCopies(t *testing.T) {
 	n, kernel, root := copier(t)
 	began := time.Now().Unix()
@@ -119,7 +119,7 @@ func TestCopies(t *testing.T) {
 	afterCopies(t, n, fill, clone)
 	r = afterCopies(t, n, fill, clone)
 	if len(r.Created) != 2 || r.Volumes[named(2)] != 2*mib || r.Volumes[named(3)] != mib {
-		t.Fatalf("%+v", r)
+		t.Fatalf("after the copies: %+v", r)
 	}
 	if got := kernel.limits[n.store.all[named(2)].project]; got.Bytes != 2*mib {
 		t.Errorf("the volume has the limit %+v", got)
@@ -131,19 +131,19 @@ func TestCopies(t *testing.T) {
 	// After a restart, all copies exist.
 	n.store = open(t, root, kernel)
 	if r := afterCopies(t, n, take, fill, clone); len(r.Created) != 3 || len(r.Volumes) != 4 {
-		t.Errorf("%+v", r)
+		t.Errorf("after a restart: %+v", r)
 	}
 	// A destroyed snapshot is not taken again, because it would have other data.
 	if r, err := afterRemoval(t, n, snapped(1)); err != nil || !slices.Equal(r.Removed, []string{snapped(1)}) || len(r.Volumes) != 3 {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf("after the removal of the snapshot: %+v, %v", r, err)
 	}
 	if r := afterCopies(t, n, take); !strings.Contains(r.Waits[snapped(1)], "its data are lost") || len(r.Volumes) != 3 {
-		t.Errorf("%+v", r)
+		t.Errorf("the second request for a destroyed snapshot: %+v", r)
 	}
 }
 
-// TestCopyWaits checks that a mounted volume is not copied, and that the report names its pods. It
-// also checks that the source of a copy in progress cannot be mounted or destroyed.
+// TestCopyWaits checks that a mounted volume is not copied, and that the report names its pods.
+// While a copy is in progress, its source cannot be mounted or destroyed.
 func TestCopyWaits(t *testing.T) {
 	n, _, _ := copier(t)
 	const known, unknown = "0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-000000000002"

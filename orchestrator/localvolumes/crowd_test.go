@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// crowd returns an input with one node. The node has the given number of volumes, and each volume
-// has the given number of pending snapshots.
+// crowd returns an input with one node. volumes is the number of its volumes, and snapshots the
+// number of pending snapshots of each volume.
 func crowd(volumes, snapshots int) Input {
 	w := Input{Nodes: []Node{able("a", map[string]int64{})}, SnapshotClasses: keepers}
 	w.Nodes[0].Report.Size = 1 << 50
@@ -25,64 +25,64 @@ func crowd(volumes, snapshots int) Input {
 	return w
 }
 
-// told returns the copies that Step requests from the node. It fails the test if these are too many
-// or not sorted.
-func told(t *testing.T, w Input) []Copy {
+// requested returns the copies that Step requests from the node. It fails the test if there are
+// more than maxCopies, or if they are not sorted.
+func requested(t *testing.T, w Input) []Copy {
 	t.Helper()
-	tell := w.Nodes[0].Copies
+	copies := w.Nodes[0].Copies
 	for _, op := range Step(w) {
 		if o, ok := op.(RequestCopies); ok {
-			tell = o.Copies
+			copies = o.Copies
 		}
 	}
-	if len(tell) > maxCopies || !slices.IsSortedFunc(tell, func(a, b Copy) int { return strings.Compare(a.Name, b.Name) }) {
-		t.Fatalf("%d copies", len(tell))
+	if len(copies) > maxCopies || !slices.IsSortedFunc(copies, func(a, b Copy) int { return strings.Compare(a.Name, b.Name) }) {
+		t.Fatalf("%d copies", len(copies))
 	}
-	return tell
+	return copies
 }
 
-// TestTurns checks the requests for more copies than a request can have. The request has copies of
-// all 10 volumes, so a volume in permanent use does not block the others. It contains the copy in
-// progress. It stays the same within a period (Input.Period), and each copy is requested in some
-// period.
+// TestTurns checks the requests if more copies wait than a request can have. Each request has
+// copies of all 10 volumes, so a volume in permanent use does not block the others, and has the
+// copy in progress. It stays the same within a period (Input.Period), and each copy is requested in
+// some period.
 func TestTurns(t *testing.T) {
 	w := crowd(10, 90)
 	w.Nodes[0].Report.Copying = w.Contents[17].Handle
 	seen := map[string]bool{}
 	for w.Period = range 200 {
-		all, of := told(t, w), map[string]bool{}
+		all, sources := requested(t, w), map[string]bool{}
 		for _, c := range all {
-			seen[c.Name], of[c.Of] = true, true
+			seen[c.Name], sources[c.Of] = true, true
 		}
-		if len(of) != 10 || !slices.ContainsFunc(all, func(c Copy) bool { return c.Name == w.Nodes[0].Report.Copying }) {
-			t.Fatalf("copies of %d volumes are requested, %v", len(of), all)
+		if len(sources) != 10 || !slices.ContainsFunc(all, func(c Copy) bool { return c.Name == w.Nodes[0].Report.Copying }) {
+			t.Fatalf("copies of %d volumes are requested, %v", len(sources), all)
 		}
 		w.Nodes[0].Copies = all
 		for _, op := range Step(w) {
 			if _, again := op.(RequestCopies); again {
-				t.Fatal("the requests do not become stable")
+				t.Fatal("the request changes within a period")
 			}
 		}
 		// One more or one less copy changes at most one copy of the request.
 		w.Contents[20].Deleting = !w.Contents[20].Deleting
-		after := told(t, w)
+		after := requested(t, w)
 		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < maxCopies-1 {
-			t.Fatalf("%d copies are still requested", same)
+			t.Fatalf("after a change of one snapshot, only %d copies are still requested", same)
 		}
 	}
 	if len(seen) < 899 {
 		t.Errorf("%d of 900 copies were requested", len(seen))
 	}
-	if all := told(t, crowd(1, maxCopies)); len(all) != maxCopies {
+	if all := requested(t, crowd(1, maxCopies)); len(all) != maxCopies {
 		t.Errorf("%d copies are requested", len(all))
 	}
 }
 
 // TestWaitIsReported checks that the status of a snapshot says that its copy is not requested yet.
-// It also checks that a reason from the node stays in the status while the copy is not requested.
+// A reason that the node reported stays in the status while the copy is not requested.
 func TestWaitIsReported(t *testing.T) {
 	w := crowd(1, 65)
-	w.Nodes[0].Copies = told(t, w)
+	w.Nodes[0].Copies = requested(t, w)
 	var got []string
 	for _, op := range Step(w) {
 		if o, ok := op.(SetContent); ok {
@@ -153,8 +153,8 @@ func TestAnnotationsFit(t *testing.T) {
 	}
 	r.Removed = obsolete
 	size := 0
-	for _, what := range []any{r, obsolete, copies} {
-		text, err := json.Marshal(what)
+	for _, part := range []any{r, obsolete, copies} {
+		text, err := json.Marshal(part)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,9 +177,9 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestManyDeleted deletes thousands of volumes and snapshots at once, and some snapshots before
-// they are taken. The node gets at most maxObsolete names at a time, and in the end all objects and
-// data are deleted.
+// TestManyDeleted deletes thousands of volumes and snapshots at once, and some of the snapshots
+// before they are taken. A request to the node has at most maxObsolete names, and in the end all
+// objects and data are deleted.
 func TestManyDeleted(t *testing.T) {
 	w := crowd(2500, 0)
 	for i := range w.Volumes {
@@ -202,8 +202,8 @@ func TestManyDeleted(t *testing.T) {
 			// apply fails the test if the data of a deleted object are still on the disk
 			c.apply(op)
 		}
-		if told := len(c.Nodes[0].Obsolete); told > maxObsolete {
-			t.Fatalf("%d names in a request", told)
+		if count := len(c.Nodes[0].Obsolete); count > maxObsolete {
+			t.Fatalf("%d names in a request", count)
 		}
 		c.kubelet(r, 0)
 	}
@@ -211,6 +211,6 @@ func TestManyDeleted(t *testing.T) {
 		t.Errorf("%d volumes, %d snapshots and %d directories are left", len(c.Volumes), len(c.Contents), len(disk))
 	}
 	if want := 2600 / maxObsolete; passes < want {
-		t.Errorf("%d passes", passes)
+		t.Errorf("only %d passes, so a request had too many names", passes)
 	}
 }

@@ -36,7 +36,7 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 }
 
 // fill appends up to 64 MiB to a file without CAP_SYS_RESOURCE, like a pod. It returns how many MiB
-// it has written before the first error.
+// it has written before the first error, and this error.
 func fill(path string) (fitted int, err error) {
 	err = projectquota.Limited(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
@@ -50,9 +50,9 @@ func fill(path string) (fitted int, err error) {
 	return fitted, err
 }
 
-// TestNode calls the node part as the kubelet does, on a real disk. The driver is registered. A
-// volume is created and mounted, accepts no more bytes than its size, grows while it is mounted,
-// and exists after a power cut. After its removal, no data are left.
+// TestNode calls the driver of the node as the kubelet does, on a real disk. The driver registers
+// at the kubelet. It creates and mounts a volume, which accepts no more bytes than its size, grows
+// while it is mounted, and exists after a power cut. After its removal, no data are left.
 func TestNode(t *testing.T) {
 	mkfstest.Overwrites(t)
 	// The deadline is long, because the test runs in an emulator and in parallel with other tests.
@@ -106,7 +106,7 @@ func TestNode(t *testing.T) {
 	publish(named(1), 16*mib)
 	publish(named(1), 16*mib)
 	if fitted, err := fill(filepath.Join(target, "file")); fitted != 15 || !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("%d of 16 MiB fitted beside the directory itself, then: %v", fitted, err)
+		t.Errorf("%d of 16 MiB could be written, want 15, because the directory needs some space; then: %v", fitted, err)
 	} else {
 		t.Logf("a write beyond the size: %v", err)
 	}
@@ -118,13 +118,13 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fitted, err := fill(filepath.Join(target, "file")); fitted != 8 && fitted != 7 || err == nil {
-		t.Errorf("%d of 8 MiB more fitted, then: %v", fitted, err)
+		t.Errorf("%d of 8 further MiB could be written, then: %v", fitted, err)
 	}
 	if _, err := n.perform(ctx, []string{named(1)}, nil); err == nil {
 		t.Error("a mounted volume was destroyed")
 	}
-	// The pod changes the project of the directory, possibly to the project of another tenant. At
-	// its next start, the node part restores the project.
+	// The pod assigns the directory to another project, which can be that of another tenant. At
+	// its next start, the driver assigns the directory to its own project again.
 	dir := filepath.Join(data.Target, "local-volumes", volumes, named(1))
 	own, err := projectquota.Of(dir)
 	if err = errors.Join(err, projectquota.Assign(dir, own+1)); err != nil {
@@ -140,8 +140,8 @@ func TestNode(t *testing.T) {
 	if err != nil || after.Filesystem != before.Filesystem || after.Size != before.Size {
 		t.Errorf("after the power cut: %+v, %v, before: %+v", after, err, before)
 	}
-	if is, err := projectquota.Of(dir); is != own || err != nil {
-		t.Errorf("the project is %d, and was %d: %v", is, own, err)
+	if now, err := projectquota.Of(dir); now != own || err != nil {
+		t.Errorf("the project is %d, want %d: %v", now, own, err)
 	}
 	if after.Volumes[named(1)] != 24*mib {
 		t.Fatalf("the volume is missing, or has not grown: %+v", after)
@@ -197,7 +197,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	}
 	target := filepath.Join(t.TempDir(), "pods/0a1b2c3d-0000-4000-8000-000000000001/mount")
 	root := filepath.Join(data.Target, "local-volumes")
-	in := func(name string) string { return filepath.Join(target, name) }
+	file := func(name string) string { return filepath.Join(target, name) }
 	var n *node
 	start := func() {
 		err := data.Do()
@@ -224,18 +224,18 @@ func TestSnapshotOnDisk(t *testing.T) {
 	start()
 	show(named(1), "")
 	err := errors.Join(
-		os.MkdirAll(in("a/b"), 0o755), os.WriteFile(in("a/b/text"), []byte("before"), 0o640), os.Lchown(in("a/b/text"), 1000, 2000), os.Link(in("a/b/text"), in("same")),
-		unix.Setxattr(in("a/b/text"), "user.note", []byte("kept"), 0), unix.Mknod(in("device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))), unix.Mkfifo(in("pipe"), 0o600),
+		os.MkdirAll(file("a/b"), 0o755), os.WriteFile(file("a/b/text"), []byte("before"), 0o640), os.Lchown(file("a/b/text"), 1000, 2000), os.Link(file("a/b/text"), file("same")),
+		unix.Setxattr(file("a/b/text"), "user.note", []byte("kept"), 0), unix.Mknod(file("device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))), unix.Mkfifo(file("pipe"), 0o600),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fitted, err := fill(in("full")); fitted < 14 || err == nil {
-		t.Fatalf("%d MiB fitted, then: %v", fitted, err)
+	if fitted, err := fill(file("full")); fitted < 14 || err == nil {
+		t.Fatalf("%d MiB could be written, then: %v", fitted, err)
 	}
 	take := Copy{Name: snapped(1), Of: named(1), Size: 16 * mib}
 	if r, err := n.perform(ctx, nil, []Copy{take}); err != nil || r.Waits[snapped(1)] == "" || len(r.Volumes) != 1 {
-		t.Errorf("while it is mounted: %+v, %v", r, err)
+		t.Errorf("while the volume is mounted: %+v, %v", r, err)
 	}
 	hide()
 	began := time.Now().Unix()
@@ -244,7 +244,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	show(named(1), "")
-	if err := os.WriteFile(in("a/b/text"), []byte("after"), 0o640); err != nil {
+	if err := os.WriteFile(file("a/b/text"), []byte("after"), 0o640); err != nil {
 		t.Fatal(err)
 	}
 
@@ -268,37 +268,37 @@ func TestSnapshotOnDisk(t *testing.T) {
 	}
 	show(named(2), snapped(1))
 	var text, device unix.Stat_t
-	was, err := os.ReadFile(in("same"))
-	if err = errors.Join(err, unix.Lstat(in("a/b/text"), &text), unix.Lstat(in("device"), &device)); err != nil || string(was) != "before" ||
+	was, err := os.ReadFile(file("same"))
+	if err = errors.Join(err, unix.Lstat(file("a/b/text"), &text), unix.Lstat(file("device"), &device)); err != nil || string(was) != "before" ||
 		text.Uid != 1000 || text.Gid != 2000 || text.Mode != unix.S_IFREG|0o640 || text.Nlink != 2 || device.Rdev != unix.Mkdev(1, 3) {
 		t.Errorf("%q, %+v, %+v, %v", was, text, device, err)
 	}
 	note := make([]byte, 16)
-	if size, err := unix.Getxattr(in("a/b/text"), "user.note", note); err != nil || string(note[:size]) != "kept" {
+	if size, err := unix.Getxattr(file("a/b/text"), "user.note", note); err != nil || string(note[:size]) != "kept" {
 		t.Errorf("%q, %v", note, err)
 	}
-	if fitted, err := fill(in("more")); fitted > 1 || !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("%d MiB more fitted into a full volume, then: %v", fitted, err)
+	if fitted, err := fill(file("more")); fitted > 1 || !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%d MiB could be written to a full volume, then: %v", fitted, err)
 	}
 
 	// The pod assigns a directory to project 0 and writes more than the size of the volume into it.
-	if err := os.Mkdir(in("out"), 0o700); err != nil {
+	if err := os.Mkdir(file("out"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := projectquota.Assign(in("out"), 0); err != nil {
+	if err := projectquota.Assign(file("out"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if fitted, err := fill(in("out/file")); fitted < 64 || err != nil {
+	if fitted, err := fill(file("out/file")); fitted < 64 || err != nil {
 		t.Fatalf("%d MiB, %v", fitted, err)
 	}
 	// The pod creates deep directories and assigns them to project 0.
-	if err := os.MkdirAll(in(strings.Repeat("d/", maxOpenDepth)), 0o700); err != nil {
+	if err := os.MkdirAll(file(strings.Repeat("d/", maxOpenDepth)), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(in("out"), in(strings.Repeat("d/", maxOpenDepth)+"out")); !errors.Is(err, unix.EXDEV) {
-		t.Errorf("moved between projects: %v", err)
+	if err := os.Rename(file("out"), file(strings.Repeat("d/", maxOpenDepth)+"out")); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("a directory was moved between projects: %v", err)
 	}
-	deep := in(strings.Repeat("d/", maxOpenDepth) + "e")
+	deep := file(strings.Repeat("d/", maxOpenDepth) + "e")
 	if err := os.MkdirAll(filepath.Join(deep, "f/g"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The pod assigns the directory of the volume itself to project 0.
-	if err := projectquota.Assign(in("."), 0); err != nil {
+	if err := projectquota.Assign(file("."), 0); err != nil {
 		t.Fatal(err)
 	}
 	hide()

@@ -16,9 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestMissingDisk checks a pool with a missing disk. The node rejects the volumes of the pool and
-// reports no volume as removed. When the disk returns, the pool works. The pool on DATA is not
-// affected.
+// TestMissingDisk checks a pool without its disk. The node rejects the volumes of the pool,
+// and reports none of them as removed. When the disk returns, the pool works again. The pool on
+// DATA is not affected.
 func TestMissingDisk(t *testing.T) {
 	dir, pool := t.TempDir(), filepath.Join(t.TempDir(), "fast/local-volumes")
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, LocalVolumes: nodespec.LocalVolumes{Pools: []nodespec.VolumePool{{Name: "fast", Dir: pool}}}}
@@ -29,9 +29,9 @@ func TestMissingDisk(t *testing.T) {
 	if got := all.describe(); got != "0 volumes; no volumes of class orlop-local-fast: the disk of volume fast is missing" {
 		t.Errorf("%q", got)
 	}
-	var from []string
+	var bound []string
 	d := &driver{node: "a", find: all.find, stores: all.stores, changed: func() {},
-		bind:    func(dir, _ string, _ mount.Flags) error { from = append(from, dir); return nil },
+		bind:    func(dir, _ string, _ mount.Flags) error { bound = append(bound, dir); return nil },
 		mounted: func(string) (bool, error) { return false, nil }}
 	publish := func() error {
 		ask := request(named(1), all.find("fast").filesystem, "1048576", filepath.Join(dir, "mount"))
@@ -43,7 +43,7 @@ func TestMissingDisk(t *testing.T) {
 		t.Errorf("without the disk: %v", err)
 	}
 	if r, err := all[1].perform(t.Context(), []string{named(1)}, nil); err != nil || r.Problem == "" || len(r.Removed) > 0 {
-		t.Errorf("its volumes are given up: %+v, %v", r, err)
+		t.Errorf("without the disk, the report has removed volumes or no problem: %+v, %v", r, err)
 	}
 	if _, err := os.Stat(pool); !os.IsNotExist(err) {
 		t.Errorf("the directory was made without the disk: %v", err)
@@ -51,8 +51,8 @@ func TestMissingDisk(t *testing.T) {
 	if err := os.MkdirAll(pool, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := publish(); err != nil || len(from) != 1 || !strings.HasPrefix(from[0], pool) {
-		t.Errorf("with the disk: %v, %q", err, from)
+	if err := publish(); err != nil || len(bound) != 1 || !strings.HasPrefix(bound[0], pool) {
+		t.Errorf("with the disk: %v, %q", err, bound)
 	}
 	if r, err := all[1].perform(t.Context(), nil, nil); err != nil || r.Problem != "" || len(r.Volumes) != 1 || r.Filesystem == "" {
 		t.Errorf("%+v, %v", r, err)
@@ -67,7 +67,7 @@ func TestMissingDisk(t *testing.T) {
 	}
 }
 
-// TestDamagedPool checks that an error of one disk is a problem of its own pool only.
+// TestDamagedPool checks that an error of one disk affects only the pool on this disk.
 func TestDamagedPool(t *testing.T) {
 	dir := t.TempDir()
 	pool := filepath.Join(dir, "fast")
@@ -93,9 +93,9 @@ func TestDamagedPool(t *testing.T) {
 	}
 }
 
-// TestDisown checks the report of a pool after the removal of its document. The report has a
-// problem, and it retains the ID of the file system, so the controller does not consider the
-// volumes lost. disown writes it only once.
+// TestDisown checks the report of a pool after its document was removed. The report has a problem
+// and retains the ID of the file system, so the controller does not consider the volumes lost.
+// disown writes the report only once.
 func TestDisown(t *testing.T) {
 	all, err := newNodes(nodespec.Spec{Node: nodespec.Node{Name: "a"}}, filepath.Join(t.TempDir(), "local-volumes"), newMemory())
 	if err != nil {
@@ -121,6 +121,6 @@ func TestDisown(t *testing.T) {
 		}
 	}
 	if count != 1 {
-		t.Errorf("%d writes", count)
+		t.Errorf("disown wrote %d times, want 1", count)
 	}
 }

@@ -42,22 +42,21 @@ func lines(ops []Op) string {
 	return strings.Join(all, "\n")
 }
 
-// TestPools checks that the volumes of a class are created in the pool of the class, with the space
-// of the pool. It also checks that data in a pool that the node has not reported are not considered
-// lost.
+// TestPools checks that the volumes of a class are created in the pool of the class, if the pool
+// has the space. If a node has not reported a pool, the data in the pool are not considered lost.
 func TestPools(t *testing.T) {
 	const name = "pvc-11111111-1111-1111-1111-111111111111"
-	kept := Volume{Name: name, Node: "a/fast", Filesystem: "f2", Size: gib, Released: true, Deleting: true}
+	released := Volume{Name: name, Node: "a/fast", Filesystem: "f2", Size: gib, Released: true, Deleting: true}
 	for title, c := range map[string]struct {
 		input func() Input
 		want  string
 	}{
-		"in the pool":      {func() Input { return pooled(pooledClaim("orlop-local-fast", "a", 5*gib)) }, fmt.Sprintf("give claim d/c volume %s on a/fast (%d bytes)", name, 5*gib)},
-		"on DATA":          {func() Input { return pooled(pooledClaim("orlop-local", "a", gib)) }, fmt.Sprintf("give claim d/c volume %s on a (%d bytes)", name, gib)},
-		"larger than DATA": {func() Input { return pooled(pooledClaim("orlop-local", "a", 5*gib)) }, "request another node for claim d/c: node a has room for 2.4 GiB, but 5 GiB are requested"},
-		"no pool there":    {func() Input { return pooled(pooledClaim("orlop-local-fast", "b", gib)) }, "request another node for claim d/c: node b has no volume fast"},
-		"no node":          {func() Input { return pooled(pooledClaim("orlop-local-fast", "x", gib)) }, "request another node for claim d/c: node x does not exist"},
-		"the disk is away": {func() Input {
+		"in the pool":                {func() Input { return pooled(pooledClaim("orlop-local-fast", "a", 5*gib)) }, fmt.Sprintf("give claim d/c volume %s on a/fast (%d bytes)", name, 5*gib)},
+		"on DATA":                    {func() Input { return pooled(pooledClaim("orlop-local", "a", gib)) }, fmt.Sprintf("give claim d/c volume %s on a (%d bytes)", name, gib)},
+		"larger than DATA":           {func() Input { return pooled(pooledClaim("orlop-local", "a", 5*gib)) }, "request another node for claim d/c: node a has room for 2.4 GiB, but 5 GiB are requested"},
+		"a node without the pool":    {func() Input { return pooled(pooledClaim("orlop-local-fast", "b", gib)) }, "request another node for claim d/c: node b has no volume fast"},
+		"a node that does not exist": {func() Input { return pooled(pooledClaim("orlop-local-fast", "x", gib)) }, "request another node for claim d/c: node x does not exist"},
+		"a pool without its disk": {func() Input {
 			w := pooled(pooledClaim("orlop-local-fast", "a", gib))
 			w.Nodes[1].Report = Report{Filesystem: "f2", Problem: "its disk is missing"}
 			return w
@@ -69,11 +68,11 @@ func TestPools(t *testing.T) {
 			w.Volumes = []Volume{{Name: "pvc-s", Node: "a/fast", Filesystem: "f2", ClaimUID: "s", Size: gib}}
 			return w
 		}, "reject claim d/c: its source pvc-s is on another disk (a/fast): use the StorageClass of the source"},
-		"a removal":                {func() Input { w := pooled(); w.Volumes = []Volume{kept}; return w }, "request node a/fast to destroy: " + name},
-		"a removal without report": {func() Input { w := pooled(); w.Volumes = []Volume{kept}; w.Nodes = w.Nodes[:1]; return w }, "request node a/fast to destroy: " + name},
-		"a removal without node":   {func() Input { w := pooled(); w.Volumes = []Volume{kept}; w.Nodes = w.Nodes[2:]; return w }, "finish volume " + name},
-		"a new class":              {func() Input { w := pooled(); w.Classes = w.Classes[:1]; return w }, "create StorageClass orlop-local-fast of volume fast"},
-		"no class of a problem": {func() Input {
+		"a removal":                              {func() Input { w := pooled(); w.Volumes = []Volume{released}; return w }, "request node a/fast to destroy: " + name},
+		"a removal without a report of the pool": {func() Input { w := pooled(); w.Volumes = []Volume{released}; w.Nodes = w.Nodes[:1]; return w }, "request node a/fast to destroy: " + name},
+		"a removal without the node":             {func() Input { w := pooled(); w.Volumes = []Volume{released}; w.Nodes = w.Nodes[2:]; return w }, "finish volume " + name},
+		"a pool without a class":                 {func() Input { w := pooled(); w.Classes = w.Classes[:1]; return w }, "create StorageClass orlop-local-fast of volume fast"},
+		"a pool with a problem, without a class": {func() Input {
 			w := pooled()
 			w.Classes = w.Classes[:1]
 			w.Nodes[1].Report.Problem = "its disk is missing"
@@ -101,9 +100,9 @@ func TestPoolCapacities(t *testing.T) {
 	}
 }
 
-// TestReadNodes checks that readNodes returns a pool for each report with a valid name, also after
-// trim. It also checks that the annotations of the pool on DATA and of 4 named pools fit into the
-// limit of an object.
+// TestReadNodes checks that readNodes returns a pool for each report with a valid name of the pool,
+// also after trim. It also checks that the annotations of the pool on DATA and of 4 named pools are
+// together within the limit for an object.
 func TestReadNodes(t *testing.T) {
 	report := func(problem string) string {
 		text, err := json.Marshal(Report{Problem: problem, Filesystem: "f"})

@@ -20,7 +20,7 @@ func uid(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000", 
 
 func named(n int) string { return "pvc-" + uid(n) }
 
-// claim returns the n-th claim, of class local. The scheduler has selected the node.
+// claim returns the n-th claim, of class local. node is the node that the scheduler has selected.
 func claim(n int, node string, size int64) Claim {
 	return Claim{Key: fmt.Sprintf("default/c%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Class: "local", Node: node, Size: size}
 }
@@ -37,8 +37,8 @@ func snapshotOf(n int) Snapshot {
 	return Snapshot{Key: fmt.Sprintf("default/s%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Claim: fmt.Sprintf("default/c%d", n)}
 }
 
-// contentOf returns the content of the n-th snapshot, of the n-th volume. If taken is not 0, the
-// snapshot is ready.
+// contentOf returns the content of the n-th snapshot, which is of the n-th volume. taken is the
+// time at which the snapshot was taken; 0 means that it was not taken yet.
 func contentOf(n int, node string, size, taken int64) Content {
 	return Content{Name: "snapcontent-" + uid(n), Handle: snapped(n), Of: named(n), Snapshot: uid(n), Key: fmt.Sprintf("default/s%d", n),
 		Node: node, Filesystem: "f1", Size: size, State: State{Taken: taken, Ready: taken != 0, Size: min(taken, 1) * size}}
@@ -57,7 +57,7 @@ var (
 
 func TestLeft(t *testing.T) {
 	for _, c := range []struct {
-		what     string
+		title    string
 		reserve  int64
 		size     int64
 		there    map[string]int64
@@ -69,19 +69,19 @@ func TestLeft(t *testing.T) {
 		{"20 GiB of a larger disk are reserved", 0, 160 * gib, nil, nil, nil, 116 * gib},
 		{"a tenth of a very large disk is reserved", 0, 1000 * gib, nil, nil, nil, 750 * gib},
 		{"a configured reserve", 5 * gib, 100 * gib, nil, nil, nil, 80 * gib},
-		{"promised", gib, 100 * gib, nil, []Volume{volumeOf(1, "a", 4*gib), volumeOf(2, "b", 4*gib)}, nil, 80 * gib},
+		{"a promised volume, and one on another node", gib, 100 * gib, nil, []Volume{volumeOf(1, "a", 4*gib), volumeOf(2, "b", 4*gib)}, nil, 80 * gib},
 		{"a volume that is promised and exists counts once", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 80 * gib},
 		{"the limit is larger than the promise", gib, 100 * gib, map[string]int64{named(1): 9 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 75 * gib},
 		{"a volume that exists without a promise", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, nil, nil, 80 * gib},
-		{"promised before a reset", gib, 100 * gib, nil, []Volume{{Name: named(1), Node: "a", Filesystem: "f0", Size: 4 * gib}}, nil, 84 * gib},
+		{"a volume that was promised before a reset", gib, 100 * gib, nil, []Volume{{Name: named(1), Node: "a", Filesystem: "f0", Size: 4 * gib}}, nil, 84 * gib},
 		{"a snapshot that is not taken counts as its volume", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 0)}, 80 * gib},
-		{"a snapshot that is taken counts with its contents", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 83 * gib},
+		{"a snapshot that is taken counts with the size of its data", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 83 * gib},
 		{"a snapshot that is lost does not count", gib, 100 * gib, nil, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 84 * gib},
 		{"the reserve became larger", 90 * gib, 100 * gib, nil, nil, nil, -5 * gib},
 	} {
 		n := Node{Name: "a", Hostname: "a", Report: Report{Filesystem: "f1", Size: c.size, Volumes: c.there}}
 		if got := left(c.reserve, n, c.volumes, c.contents).bytes; got/mib != c.want/mib {
-			t.Errorf("%s: %d MiB, want %d", c.what, got/mib, c.want/mib)
+			t.Errorf("%s: %d MiB, want %d", c.title, got/mib, c.want/mib)
 		}
 	}
 }
@@ -103,15 +103,15 @@ func TestStep(t *testing.T) {
 		return v
 	}
 	for _, c := range []struct {
-		what  string
-		world Input
+		title string
+		input Input
 		want  []string
 	}{
 		{"the first node", Input{Nodes: []Node{able("a", nil)}, Classes: local}, []string{
 			"capacity " + full.Name + ": class local has 6442450944 bytes on a",
 		}},
-		{"nothing to do", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}}, nil},
-		{"the scheduler has not chosen", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "", gib)}}, nil},
+		{"an unchanged capacity", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}}, nil},
+		{"the scheduler has not selected a node", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "", gib)}}, nil},
 		{"a claim", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "a", gib)}}, []string{
 			"give claim default/c1 volume " + named(1) + " on a (1073741824 bytes)",
 			"capacity " + full.Name + ": class local has 5368709120 bytes on a",
@@ -121,7 +121,7 @@ func TestStep(t *testing.T) {
 			"give claim default/c1 volume " + named(1) + " on a (4294967296 bytes)",
 			"request another node for claim default/c2: node a has room for 2 GiB, but 3 GiB are requested",
 		}},
-		{"the volume is there already", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+		{"the volume exists already", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{claim(1, "a", gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, nil},
 		{"a node without quotas", Input{Nodes: []Node{{Name: "a", Hostname: "a", Report: Report{Problem: "too old"}}}, Classes: local, Capacities: []Capacity{full},
 			Claims: []Claim{claim(1, "a", gib)}}, []string{
@@ -134,64 +134,64 @@ func TestStep(t *testing.T) {
 		{"a claim that cannot be served", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "local", Problem: "a block device"}}}, []string{
 			"reject claim default/c1: a block device",
 		}},
-		{"of a class that does not wait", Input{Classes: []StorageClass{{Name: "hasty", Immediate: true}}, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "hasty"}}}, []string{
+		{"a claim of a class that does not wait for its pod", Input{Classes: []StorageClass{{Name: "hasty", Immediate: true}}, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "hasty"}}}, []string{
 			"reject claim default/c1: a local volume is created where its pod runs: volumeBindingMode of StorageClass hasty must be WaitForFirstConsumer",
 		}},
-		{"of another class", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "other", Node: "a"}}}, nil},
-		{"growth", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
+		{"a claim of another class", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "other", Node: "a"}}}, nil},
+		{"a claim requests more space", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
 			"grow volume " + named(1) + " to 2147483648 bytes",
 		}},
-		{"growth is promised, and the kubelet is to hear of it", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
+		{"the growth is promised, and the kubelet must perform it", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", 2*gib)}}, []string{
 			"grow claim default/c1 to 2147483648 bytes",
 		}},
-		{"growth without space", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+		{"a claim requests more space than the node has", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{bound(1, 9*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
 			"reject claim default/c1: node a has room for 5 GiB more, but 8 GiB are requested",
 		}},
-		{"no growth of what is lost", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
+		{"a lost volume does not grow", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Filesystem = "f0" })}}, []string{
 			"reject claim default/c1: volume " + named(1) + " cannot grow: it was lost with node a or with the former contents of its disk",
 		}},
-		{"another claim's volume does not grow", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+		{"the volume of another claim does not grow", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.ClaimUID = uid(2) })}}, nil},
-		{"released", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"a released volume", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released = true })}}, []string{
 			"delete volume " + named(1),
 		}},
-		{"released, and retained", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"a released volume that is retained", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Retain = true, true })}}, nil},
-		{"deleted while it is used", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"a volume is deleted while it is used", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Deleting = true })}}, nil},
-		{"to be destroyed", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"the data of a volume are to be destroyed", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
 			"request node a to destroy: " + named(1),
 		}},
-		{"destroyed", Input{Classes: local, Capacities: left(5 * gib),
+		{"the data of a volume were destroyed", Input{Classes: local, Capacities: left(5 * gib),
 			Nodes:   []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib, Removed: []string{named(1)}}}},
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
 			"finish volume " + named(1),
 			"request node a to destroy: nothing",
 		}},
-		{"not listed is not destroyed", Input{Nodes: []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib}}},
+		{"a volume that is in no list of the report is not considered destroyed", Input{Nodes: []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib}}},
 			Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, nil},
-		{"went with its machine", Input{Classes: local, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
+		{"a deleted volume was lost with its machine", Input{Classes: local, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
 			"finish volume " + named(1),
 		}},
-		{"went with a reset", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
+		{"a deleted volume was lost with a reset", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting, v.Filesystem = true, true, "f0" })}}, []string{
 			"finish volume " + named(1),
 		}},
 		{"a volume without a claim stays, and counts", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib)}, nil},
 	} {
 		var got []string
-		for _, op := range Step(c.world) {
+		for _, op := range Step(c.input) {
 			got = append(got, op.String())
 		}
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%s:\n%s\nwant:\n%s", c.what, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			t.Errorf("%s:\n%s\nwant:\n%s", c.title, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 		}
 	}
 }
@@ -206,8 +206,8 @@ type cluster struct {
 	t     *testing.T
 }
 
-// apply performs a change on the objects, as the API server does. It fails the test if the change
-// would lose data that are still needed.
+// apply performs an operation on the objects, as the API server does. It fails the test if the
+// operation would lose data that are still needed.
 func (c *cluster) apply(op Op) {
 	claim := func(key string) *Claim {
 		return &c.Claims[slices.IndexFunc(c.Claims, func(x Claim) bool { return x.Key == key })]
@@ -217,19 +217,19 @@ func (c *cluster) apply(op Op) {
 	}
 	switch o := op.(type) {
 	case CreateVolume:
-		to := claim(o.Claim)
-		c.Volumes = append(c.Volumes, Volume{Name: o.Name, Node: o.Hostname, Filesystem: o.Filesystem, ClaimUID: to.UID, Size: o.Size, Source: o.Source})
-		to.Volume, to.Has = o.Name, o.Size // the binding by kube-controller-manager
+		target := claim(o.Claim)
+		c.Volumes = append(c.Volumes, Volume{Name: o.Name, Node: o.Hostname, Filesystem: o.Filesystem, ClaimUID: target.UID, Size: o.Size, Source: o.Source})
+		target.Volume, target.Has = o.Name, o.Size // the binding by kube-controller-manager
 	case Reschedule:
 		claim(o.Claim).Node = ""
 	case GrowVolume:
 		c.Volumes[volume(o.Name)].Size = o.Size
 	case GrowClaim:
-		to := claim(o.Claim)
-		v := c.Volumes[volume(to.Volume)]
+		target := claim(o.Claim)
+		v := c.Volumes[volume(target.Volume)]
 		if has, there := c.disks[v.Node][v.Name]; there { // the kubelet raises the quota at once
 			c.disks[v.Node][v.Name] = max(has, v.Size)
-			to.Has = v.Size
+			target.Has = v.Size
 		}
 	case DeleteVolume:
 		c.Volumes[volume(o.Name)].Deleting = true
@@ -248,7 +248,7 @@ func (c *cluster) apply(op Op) {
 	}
 }
 
-// applySnapshot does the same as apply, for the changes of snapshots.
+// applySnapshot does the same as apply, for the operations on snapshots.
 func (c *cluster) applySnapshot(op Op) {
 	snapshot := func(key string) int {
 		return slices.IndexFunc(c.Snapshots, func(s Snapshot) bool { return s.Key == key })
@@ -268,7 +268,7 @@ func (c *cluster) applySnapshot(op Op) {
 	case CreateContent:
 		s := c.Snapshots[snapshot(o.Snapshot)]
 		if !s.Guarded || content(o.Name) >= 0 {
-			c.t.Fatalf("%s: %+v", op, s)
+			c.t.Fatalf("%s, although the snapshot is not guarded, or has a content: %+v", op, s)
 		}
 		c.Contents = append(c.Contents, Content{Name: o.Name, Handle: snapshotName(s.UID), Of: o.Of, Snapshot: s.UID, Key: s.Key,
 			Node: o.Hostname, Filesystem: o.Filesystem, Size: o.Size, Retain: o.Retain})
@@ -299,14 +299,14 @@ func (c *cluster) ends(op Op, node, filesystem, name string) {
 	for _, n := range c.Nodes {
 		for _, v := range c.Volumes {
 			if n.Hostname == node && n.Report.Filesystem == filesystem && v.Source == name && !v.Deleting && v.Filesystem == filesystem {
-				c.t.Fatalf("%s: volume %s is not filled from it yet", op, v.Name)
+				c.t.Fatalf("%s: its data are the source of volume %s, which is not filled yet", op, v.Name)
 			}
 		}
 	}
 }
 
-// check fails the test if the promises for a node, or the data on its disk, need more than its
-// space.
+// check fails the test if the space that is promised on a node, or the data on its disk, exceed the
+// space of the node.
 func (c *cluster) check() {
 	for _, n := range c.Nodes {
 		if free := left(0, n, c.Volumes, c.Contents).bytes; free < 0 {
@@ -317,14 +317,14 @@ func (c *cluster) check() {
 			onDisk += size
 		}
 		if onDisk > left(0, Node{Report: Report{Size: n.Report.Size}}, nil, nil).bytes {
-			c.t.Fatalf("%d bytes are on %s", onDisk, n.Name)
+			c.t.Fatalf("%d bytes are on the disk of %s, which is more than its space", onDisk, n.Name)
 		}
 	}
 }
 
-// kubelet simulates a node: it creates the volumes of the node, writes to them, destroys the
-// obsolete ones, makes the requested copies, and updates the report. At random, copies wait for
-// pods.
+// kubelet simulates node i: it creates the volumes of the node, writes to them, destroys the
+// obsolete volumes and snapshots, makes the requested copies, and updates the report. At random,
+// copies wait for pods.
 func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n := &c.Nodes[i]
 	disk := c.disks[n.Name]
@@ -362,7 +362,8 @@ func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n.Report.Volumes = maps.Clone(disk)
 }
 
-// happen performs a random action of a user, the scheduler or an operator.
+// happen performs a random action of a user, the scheduler or an operator. n is the number of the
+// action.
 func (c *cluster) happen(r *rand.Rand, n int) {
 	switch r.IntN(10) {
 	case 0, 1:
@@ -427,10 +428,10 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 // a time, and interrupts passes.
 //
 // It checks that no space is promised twice, and that no object is deleted while its data are on a
-// disk or are the source of a copy. After all claims and snapshots are deleted, no object and no
+// disk or are the source of a copy. After all claims and snapshots were deleted, no object and no
 // data may be left.
 func TestSimulation(t *testing.T) {
-	filled, kept := 0, 0
+	filled, ready := 0, 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		c := &cluster{t: t, disks: map[string]map[string]int64{}, data: map[string]int{}, gone: map[string]bool{}, Input: Input{Classes: local, SnapshotClasses: keepers}}
@@ -448,7 +449,7 @@ func TestSimulation(t *testing.T) {
 					filled++
 				case SetContent:
 					if o.State.Ready {
-						kept++
+						ready++
 					}
 				}
 			}
@@ -477,7 +478,7 @@ func TestSimulation(t *testing.T) {
 			settled = pass(1000) == 0
 		}
 		if !settled || len(c.Volumes) > 0 || len(c.Snapshots) > 0 || len(c.Contents) > 0 {
-			t.Fatalf("seed %d: the changes do not end: %+v\n%+v\n%+v\n%v", seed, c.Volumes, c.Snapshots, c.Contents, Step(c.Input))
+			t.Fatalf("seed %d: objects are left, or the operations do not end: %+v\n%+v\n%+v\n%v", seed, c.Volumes, c.Snapshots, c.Contents, Step(c.Input))
 		}
 		for name, disk := range c.disks {
 			if len(disk) > 0 {
@@ -485,7 +486,7 @@ func TestSimulation(t *testing.T) {
 			}
 		}
 	}
-	if filled < 50 || kept < 50 {
-		t.Errorf("%d volumes were filled and %d snapshots taken: too few for this test", filled, kept)
+	if filled < 50 || ready < 50 {
+		t.Errorf("%d volumes were filled and %d snapshots taken: too few for this test", filled, ready)
 	}
 }

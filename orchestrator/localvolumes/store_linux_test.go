@@ -22,8 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// memory implements quotas in memory. A directory retains its project when it is moved, as in the
-// kernel.
+// memory is a fake of the kernel's quotas. A directory retains its project when it is moved, as in
+// the kernel.
 type memory struct {
 	projects map[string]uint32 // by base name of the directory
 	limits   map[uint32]projectquota.Limit
@@ -71,7 +71,7 @@ func open(t *testing.T, root string, q quotas) *store {
 		t.Fatal(err)
 	}
 	if s.device == "" || !filepath.IsAbs(s.within) || filepath.Base(s.within) != filepath.Base(root) {
-		t.Errorf("the store is at %q of the file system %q", s.within, s.device)
+		t.Errorf("openStore found the store at the path %q of the file system %q", s.within, s.device)
 	}
 	s.device, s.within = "0:0", "/lib/local-volumes"
 	s.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
@@ -79,8 +79,8 @@ func open(t *testing.T, root string, q quotas) *store {
 	return s
 }
 
-// TestStore creates volumes, grows a volume, and opens the store again after a simulated power cut
-// that leaves an unfinished volume and a volume in removal.
+// TestStore creates volumes and grows a volume. Then it opens the store again after a simulated
+// power cut that leaves an unfinished volume and a volume that is being removed.
 func TestStore(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -116,7 +116,7 @@ func TestStore(t *testing.T) {
 		}
 	}
 
-	// After the power cut, volume 3 is unfinished, and volume 2 is in removal.
+	// After the power cut, volume 3 is unfinished, and volume 2 is being removed.
 	if err := errors.Join(os.Mkdir(filepath.Join(root, making, named(3)), 0o700), os.Rename(filepath.Join(root, volumes, named(2)), filepath.Join(root, removing, named(2)))); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("the unfinished volume still exists: %v, %v", left, err)
 	}
 	if got := s.retired(); !slices.Equal(got, []string{named(2)}) {
-		t.Errorf("to be removed: %v", got)
+		t.Errorf("volumes to be removed: %v", got)
 	}
 	if _, err := s.ensure(named(2), mib, ""); err == nil {
 		t.Error("a volume that is being removed was used")
@@ -154,12 +154,12 @@ func TestRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []string{"", "/below"} {
+	for _, suffix := range []string{"", "/below"} {
 		s.mounts = func() ([]*mountinfo.Info, error) {
-			return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + at, Mountpoint: "/pod"}}, nil
+			return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + suffix, Mountpoint: "/pod"}}, nil
 		}
 		if _, err := s.retire(named(1)); err == nil || !strings.Contains(err.Error(), "still mounted at /pod") {
-			t.Errorf("%v", err)
+			t.Errorf("retire of a mounted volume: %v", err)
 		}
 		if err := s.clear(t.Context(), named(1)); err != nil {
 			t.Error(err)
@@ -215,8 +215,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestMakingFails checks that a volume is not created if its quota cannot be set, and that a later
-// attempt succeeds.
+// TestMakingFails checks that a volume is not created if its quota cannot be set, and that the next
+// attempt succeeds when the quota can be set.
 func TestMakingFails(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -230,8 +230,8 @@ func TestMakingFails(t *testing.T) {
 	}
 }
 
-// TestUnsupported checks a node on a file system without quotas. The node runs, its report has a
-// problem, and it rejects each volume.
+// TestUnsupported checks a node on a file system without quotas. The node runs, but its report has
+// a problem, and it rejects each volume.
 func TestUnsupported(t *testing.T) {
 	n, err := newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}}, t.TempDir(), &memory{err: projectquota.ErrUnsupported})
 	if err != nil {
@@ -243,7 +243,7 @@ func TestUnsupported(t *testing.T) {
 	}
 	d := &driver{find: nodes{n}.find}
 	if _, err := d.NodePublishVolume(t.Context(), request(named(1), "f", "1048576", t.TempDir())); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("%v", err)
+		t.Errorf("a volume without quotas: %v", err)
 	}
 }
 
@@ -255,8 +255,8 @@ func request(name, filesystem, size, target string) *csi.NodePublishVolumeReques
 	}
 }
 
-// TestPublish checks that a volume is mounted only once. It is not mounted if it was created on
-// another file system, or with an unknown mount option.
+// TestPublish checks that a volume is mounted only once, even if the kubelet repeats the request. A
+// volume that was created on another file system, or has an unknown mount option, is not mounted.
 func TestPublish(t *testing.T) {
 	var bound []mount.Flags
 	s := open(t, filepath.Join(t.TempDir(), "local-volumes"), newMemory())
@@ -299,8 +299,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestForeignProjects simulates pods that have set other projects on the directories of their
-// volumes. The store never changes the quota of another volume or of project 0, and a new volume
+// TestForeignProjects simulates pods that have assigned the directories of their volumes to other
+// projects. The store never changes the quota of another volume or of project 0, and a new volume
 // gets an unused project.
 func TestForeignProjects(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
@@ -337,6 +337,6 @@ func TestForeignProjects(t *testing.T) {
 		}
 	}
 	if kernel.limits[victim] != limit || kernel.limits[0] != others {
-		t.Errorf("changed limits of other projects: %+v, %+v", kernel.limits[victim], kernel.limits[0])
+		t.Errorf("the limit of the other volume is now %+v, and that of project 0 %+v", kernel.limits[victim], kernel.limits[0])
 	}
 }

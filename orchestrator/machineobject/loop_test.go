@@ -22,9 +22,9 @@ import (
 type loop struct {
 	t *testing.T
 	machines.Snapshot
-	state *api.ObjectState
-	last  attempt
-	asked []string // the versions that were requested from machined
+	state     *api.ObjectState
+	last      attempt
+	requested []string // the versions that were requested from machined
 }
 
 // apply performs a change of the controllers, as the API server does.
@@ -81,24 +81,24 @@ func (l *loop) tick() {
 	next, change := step(input{object: l.Own[0], state: l.state, last: l.last, now: l.Now})
 	l.Own[0].Status = next
 	if change != nil {
-		l.asked = append(l.asked, change.Version)
+		l.requested = append(l.requested, change.Version)
 		l.last = attempt{version: change.Version, ended: l.Now}
 	}
 }
 
 // The method until calls tick until good returns true. After half an hour of simulated time, it
-// fails the test.
-func (l *loop) until(what string, good func() bool) {
+// fails the test with a message that names the event.
+func (l *loop) until(event string, good func() bool) {
 	l.t.Helper()
 	for range 180 {
 		if l.tick(); good() {
 			return
 		}
 	}
-	l.t.Fatalf("not within half an hour: %s; rollout: %s; requested %v; %+v", what, l.rollout(), l.asked, l.Own[0])
+	l.t.Fatalf("this did not happen within half an hour: %s; rollout: %s; requested %v; %+v", event, l.rollout(), l.requested, l.Own[0])
 }
 
-// want sets spec.release of the OrlopMachine, as an operator does.
+// The method want sets spec.release of the OrlopMachine to version, as an operator does.
 func (l *loop) want(version string) {
 	l.Own[0].Generation++
 	l.Own[0].Spec.Release = &machineapi.ReleaseReference{Version: version, Image: "r/o@sha256:" + strings.Repeat("0", 64)}
@@ -128,14 +128,15 @@ func (l *loop) rollout() string {
 	return ""
 }
 
-// lastAsked returns a function that reports whether exactly count requests were sent to machined,
-// the last one for this version.
+// lastAsked returns a function that reports whether machined has received exactly count requests,
+// and the last one was for this version.
 func (l *loop) lastAsked(version string, count int) func() bool {
-	return func() bool { return len(l.asked) == count && l.asked[count-1] == version }
+	return func() bool { return len(l.requested) == count && l.requested[count-1] == version }
 }
 
 // TestSingleMachine simulates the steps of the story machines-single: a version that fails, an
-// upgrade, the rollback of this upgrade by an operator, and again the version that failed.
+// upgrade to another version, the rollback of this upgrade by an operator, and a second attempt
+// with the version that failed.
 func TestSingleMachine(t *testing.T) {
 	l := &loop{t: t}
 	l.Settings = machines.Settings{Name: "c", Host: "10.0.0.11", Port: 6443, Own: "node"}
@@ -143,10 +144,10 @@ func TestSingleMachine(t *testing.T) {
 	l.Nodes = []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node"}}}
 	l.upgrade("1.0.0", "", "", "")
 	upToDate := func() bool { return strings.HasPrefix(l.rollout(), "UpToDate") && l.Own[0].Spec.Permit == nil }
-	l.until("the objects", func() bool { return len(l.Own) > 0 && l.Own[0].Status.Release != nil && upToDate() })
+	l.until("the objects exist", func() bool { return len(l.Own) > 0 && l.Own[0].Status.Release != nil && upToDate() })
 
 	l.want("2.0.0")
-	l.until("2.0.0", l.lastAsked("2.0.0", 1))
+	l.until("request of 2.0.0", l.lastAsked("2.0.0", 1))
 	l.upgrade("1.0.0", "writing", "1.0.0", "2.0.0")
 	l.tick()
 	l.upgrade("1.0.0", "written", "1.0.0", "2.0.0")
@@ -160,22 +161,22 @@ func TestSingleMachine(t *testing.T) {
 	for range 180 {
 		l.tick()
 	}
-	if len(l.asked) != 1 || l.Own[0].Status.Failed == nil {
-		t.Errorf("the failed release was requested again: %v, %+v", l.asked, l.Own[0].Status)
+	if len(l.requested) != 1 || l.Own[0].Status.Failed == nil {
+		t.Errorf("the failed release was requested again: %v, %+v", l.requested, l.Own[0].Status)
 	}
 
 	l.want("3.0.0")
-	l.until("3.0.0", l.lastAsked("3.0.0", 2))
+	l.until("request of 3.0.0", l.lastAsked("3.0.0", 2))
 	l.upgrade("3.0.0", "trial", "1.0.0", "3.0.0")
 	l.tick()
 	l.upgrade("3.0.0", "committed", "1.0.0", "3.0.0")
-	l.until("the commit", upToDate)
+	l.until("commit of 3.0.0", upToDate)
 
 	l.want("1.0.0")
-	l.until("the way back", l.lastAsked("1.0.0", 3))
+	l.until("request of 1.0.0", l.lastAsked("1.0.0", 3))
 	l.upgrade("1.0.0", "rolled back", "1.0.0", "3.0.0")
-	l.until("the end of the way back", upToDate)
+	l.until("end of the rollback to 1.0.0", upToDate)
 
 	l.want("2.0.0")
-	l.until("2.0.0 again", l.lastAsked("2.0.0", 4))
+	l.until("second request of 2.0.0", l.lastAsked("2.0.0", 4))
 }

@@ -29,23 +29,23 @@ func TestRepairStep(t *testing.T) {
 		before   *machineapi.RepairStatus
 		last     repairAttempt
 		updating bool
-		want     string // phase of the answer; empty: no answer
+		want     string // phase of the answer; empty means that there is no answer
 		step     repair.Step
 	}{
 		{"no order", nil, nil, repairAttempt{}, false, "", ""},
 		{"the order was removed", nil, answer(given, started), repairAttempt{}, false, "", ""},
 		{"a new order", order(given), nil, repairAttempt{}, false, started, repair.Reboot},
-		{"a step of the controllers", &machineapi.RepairOrder{Step: string(repair.PowerCycle), Attempt: 1, Given: metav1.NewTime(given)}, answer(given.Add(-time.Hour), started), repairAttempt{}, false, "", ""},
-		{"after another order", order(given), answer(given.Add(-time.Hour), started), repairAttempt{given: given.Add(-time.Hour)}, false, started, repair.Reboot},
-		{"started, also before a reboot", order(given), answer(given, started), repairAttempt{}, false, started, ""},
-		{"started, and accepted", order(given), answer(given, started), repairAttempt{given: given, ended: now}, false, started, ""},
+		{"a step that the controllers perform themselves", &machineapi.RepairOrder{Step: string(repair.PowerCycle), Attempt: 1, Given: metav1.NewTime(given)}, answer(given.Add(-time.Hour), started), repairAttempt{}, false, "", ""},
+		{"a new order after another one", order(given), answer(given.Add(-time.Hour), started), repairAttempt{given: given.Add(-time.Hour)}, false, started, repair.Reboot},
+		{"a started order after a reboot", order(given), answer(given, started), repairAttempt{}, false, started, ""},
+		{"a started order that machined accepted", order(given), answer(given, started), repairAttempt{given: given, ended: now}, false, started, ""},
 		{"refused", order(given), answer(given, started), repairAttempt{given: given, ended: now, problem: "another has the turn"}, false, refused, ""},
-		{"refused a moment ago", order(given), answer(given, refused), repairAttempt{given: given, ended: now.Add(-attemptInterval + 1), problem: "another has the turn"}, false, refused, ""},
-		{"refused some time ago", order(given), answer(given, refused), repairAttempt{given: given, ended: now.Add(-attemptInterval), problem: "another has the turn"}, false, started, repair.Reboot},
+		{"refused less than attemptInterval ago", order(given), answer(given, refused), repairAttempt{given: given, ended: now.Add(-attemptInterval + 1), problem: "another has the turn"}, false, refused, ""},
+		{"refused attemptInterval ago", order(given), answer(given, refused), repairAttempt{given: given, ended: now.Add(-attemptInterval), problem: "another has the turn"}, false, started, repair.Reboot},
 		{"refused before a restart of the component", order(given), answer(given, refused), repairAttempt{}, false, started, repair.Reboot},
-		{"expired", order(now.Add(-repair.Life)), nil, repairAttempt{}, false, "", ""},
-		{"expired after a refusal", order(now.Add(-repair.Life)), answer(now.Add(-repair.Life), refused), repairAttempt{}, false, refused, ""},
-		{"of the future", order(now.Add(time.Hour)), nil, repairAttempt{}, false, "", ""},
+		{"an expired order", order(now.Add(-repair.Life)), nil, repairAttempt{}, false, "", ""},
+		{"an order that expired after it was refused", order(now.Add(-repair.Life)), answer(now.Add(-repair.Life), refused), repairAttempt{}, false, refused, ""},
+		{"an order from the future", order(now.Add(time.Hour)), nil, repairAttempt{}, false, "", ""},
 		{"during an update", order(given), nil, repairAttempt{}, true, "", ""},
 	} {
 		in := input{object: &machineapi.OrlopMachine{Spec: machineapi.OrlopMachineSpec{Repair: c.order}}, state: &api.ObjectState{}, repaired: c.last, now: now}
@@ -67,6 +67,6 @@ func TestRepairStep(t *testing.T) {
 	}
 	in := input{object: &machineapi.OrlopMachine{Spec: machineapi.OrlopMachineSpec{Repair: order(given)}}, now: now}
 	if step := in.repairStep(&machineapi.OrlopMachineStatus{}, true); step != "" {
-		t.Errorf("while a change of the release starts: step %s", step)
+		t.Errorf("a step is performed while a change of the release starts: %s", step)
 	}
 }

@@ -44,11 +44,12 @@ func newFakeServer(t *testing.T) *fakeServer {
 	return s
 }
 
-// change changes the object, gives it a new resource version and wakes all watches.
-func (s *fakeServer) change(do func(*machineapi.OrlopMachine)) {
+// change lets edit change the object, gives the object a new resource version and wakes all
+// watches.
+func (s *fakeServer) change(edit func(*machineapi.OrlopMachine)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	do(&s.object)
+	edit(&s.object)
 	s.version++
 	s.object.ResourceVersion = strconv.Itoa(s.version)
 	close(s.changed)
@@ -125,8 +126,9 @@ func (s *fakeServer) put(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(object)
 }
 
-// await waits until good returns true for the object. If ctx ends first, it fails the test.
-func (s *fakeServer) await(ctx context.Context, what string, good func(machineapi.OrlopMachine) bool) {
+// await waits until good returns true for the object. If ctx ends first, it fails the test with a
+// message that names the event.
+func (s *fakeServer) await(ctx context.Context, event string, good func(machineapi.OrlopMachine) bool) {
 	s.t.Helper()
 	for {
 		object, _, changed := s.get()
@@ -136,22 +138,22 @@ func (s *fakeServer) await(ctx context.Context, what string, good func(machineap
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			s.t.Fatalf("%s: %+v", what, object.Status)
+			s.t.Fatalf("this did not happen: %s: %+v", event, object.Status)
 		}
 	}
 }
 
-// fakeMachined is a fake machined. It accepts each request if refusal is empty, and otherwise
-// rejects it with this text.
+// fakeMachined is a fake of machined. It accepts each request if refusal is empty. Otherwise it
+// rejects each request with the text in refusal.
 type fakeMachined struct {
 	states *cell.Cell[*api.ObjectState]
-	steps  chan string // "STEP: PHASE": phase of status.repair at the request
+	steps  chan string // "STEP: PHASE", with the phase of status.repair at the request
 	// Each request as "VERSION|IMAGE|PEERS|STATUS REASON", with the status and the reason of the
 	// condition Updating at the time of the request.
-	asked   chan string
-	refusal *cell.Cell[string]
-	server  *fakeServer
-	objects *cell.Cell[*api.ReportedObject] // the last report
+	requests chan string
+	refusal  *cell.Cell[string]
+	server   *fakeServer
+	objects  *cell.Cell[*api.ReportedObject] // the last report
 }
 
 // Report implements api.MachineObjectClient.
@@ -183,7 +185,7 @@ func (m *fakeMachined) ChangeRelease(_ context.Context, r *api.ChangeReleaseRequ
 			reason = string(c.Status) + " " + c.Reason
 		}
 	}
-	m.asked <- strings.Join([]string{r.Version, r.Image, strings.Join(r.Peers, ","), reason}, "|")
+	m.requests <- strings.Join([]string{r.Version, r.Image, strings.Join(r.Peers, ","), reason}, "|")
 	if why, _ := m.refusal.Get(); why != "" {
 		return nil, status.Error(codes.FailedPrecondition, why)
 	}
@@ -208,8 +210,8 @@ func (s *fakeStream) Recv() (*api.ObjectState, error) {
 }
 
 // TestRun runs the component with a fake API server and a fake machined. The component writes the
-// state of the machine to the status. It requests a release or a step of a repair from machined
-// only after the status contains the request.
+// state of the machine to the status of the object. It requests a release, or a step of a repair,
+// from machined only after it has announced the request in the status.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -221,7 +223,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), asked: make(chan string, 8), steps: make(chan string, 8), refusal: cell.New("another has the turn"), server: server, objects: cell.New[*api.ReportedObject](nil)}
+	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), requests: make(chan string, 8), steps: make(chan string, 8), refusal: cell.New("another has the turn"), server: server, objects: cell.New[*api.ReportedObject](nil)}
 	spec := nodespec.Spec{}
 	spec.Node.Name, spec.Node.IPs = "w1", []netip.Addr{netip.MustParseAddr("10.0.0.21")}
 	a := &agent{name: "w1", addresses: addresses(spec), informer: client.informer("w1"), write: client.writeStatus, machined: newMachined(fake), leads: func(context.Context) (bool, error) { return true, nil }, now: time.Now, changed: cell.NewSignal()}
@@ -229,15 +231,15 @@ func TestRun(t *testing.T) {
 	details := cell.New("")
 	go func() { ended <- a.run(ctx, details.Set) }()
 
-	server.await(ctx, "the first status", func(m machineapi.OrlopMachine) bool {
+	server.await(ctx, "the component writes the first status", func(m machineapi.OrlopMachine) bool {
 		return m.Status.Release != nil && m.Status.Release.Version == "1.0.0" && len(m.Status.Addresses) == 2 && m.Status.EtcdLeader && len(m.Status.Conditions) == 4
 	})
 	permit := &machineapi.Permit{Release: machineapi.ReleaseReference{Version: "2.0.0", Image: "r/o@sha256:0"}, Peers: []string{"10.0.0.11"}, Expires: metav1.NewTime(time.Now().Add(time.Hour))}
 	server.change(func(m *machineapi.OrlopMachine) { m.Generation++; m.Spec.Permit = permit })
-	if got := <-fake.asked; got != "2.0.0|r/o@sha256:0|10.0.0.11|True Starting" {
+	if got := <-fake.requests; got != "2.0.0|r/o@sha256:0|10.0.0.11|True Starting" {
 		t.Errorf("machined received the request %s", got)
 	}
-	server.await(ctx, "a refusal", func(m machineapi.OrlopMachine) bool {
+	server.await(ctx, "the status says that the request was refused", func(m machineapi.OrlopMachine) bool {
 		c := updatingOf(m)
 		return c.Status == metav1.ConditionFalse && c.Reason == machineapi.ReasonRefused && strings.Contains(c.Message, "the turn")
 	})
@@ -247,15 +249,15 @@ func TestRun(t *testing.T) {
 	if _, err := cell.Wait(ctx, fake.objects, func(o *api.ReportedObject) bool {
 		return o.GetWanted() == "2.0.0" && strings.Contains(o.GetMessage(), "the turn")
 	}); err != nil {
-		t.Errorf("machined does not know the object: %v", err)
+		t.Errorf("machined did not receive the report about the object: %v", err)
 	}
 	fake.refusal.Set("")
 	a.set(attempt{}) // as if the delay after the rejection had passed
 	server.change(func(m *machineapi.OrlopMachine) { m.Generation++ })
-	<-fake.asked
-	server.await(ctx, "the transfer", func(m machineapi.OrlopMachine) bool { return updatingOf(m).Reason == reasonWriting })
+	<-fake.requests
+	server.await(ctx, "the status says that the bundle is being written", func(m machineapi.OrlopMachine) bool { return updatingOf(m).Reason == reasonWriting })
 	fake.states.Set(&api.ObjectState{Version: "2.0.0", Upgrade: &api.UpgradeStatus{Phase: "committed", From: "1.0.0", To: "2.0.0"}})
-	server.await(ctx, "the commit", func(m machineapi.OrlopMachine) bool {
+	server.await(ctx, "the status says that the version was committed", func(m machineapi.OrlopMachine) bool {
 		return m.Status.Release.Version == "2.0.0" && updatingOf(m).Reason == reasonIdle && m.Status.ObservedGeneration == 2
 	})
 	fake.refusal.Set("another has the turn")
@@ -265,11 +267,11 @@ func TestRun(t *testing.T) {
 	if got := <-fake.steps; got != "Reboot: Started" {
 		t.Errorf("machined received the request %s", got)
 	}
-	server.await(ctx, "a refused step", func(m machineapi.OrlopMachine) bool {
+	server.await(ctx, "the status says that the step was refused", func(m machineapi.OrlopMachine) bool {
 		return m.Status.Repair.Phase == machineapi.RepairRefused && strings.Contains(m.Status.Repair.Message, "the turn")
 	})
 	server.change(func(m *machineapi.OrlopMachine) { m.Spec.Repair = nil })
-	server.await(ctx, "the end of the order", func(m machineapi.OrlopMachine) bool { return m.Status.Repair == nil })
+	server.await(ctx, "the status of the repair is removed", func(m machineapi.OrlopMachine) bool { return m.Status.Repair == nil })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -22,21 +22,22 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). The command `step` stores its resulting
-// status in the object.
+// TestScripts runs testdata/*.txt (package scripttest). The command `step` calls the function step
+// and stores the resulting status in the object.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, input: input{object: &machineapi.OrlopMachine{}, state: &api.ObjectState{Kubernetes: "v1.37.2"}, now: time.Now()}}
 	}, scripttest.Commands[*script]{
-		"object":  (*script).setObject,  // object release=2.0.0[@image] permit=2.0.0 life=5m
-		"machine": (*script).setMachine, // machine 1.0.0 [phase to from [reason]]: the last upgrade
-		"log":     (*script).setLog,     // log 3: a log of three lines
-		"drain":   (*script).setDrain,   // drain running 2 1 [pod budget message]: for an upgrade
-		"problem": (*script).setProblem, // problem [text]: the machine is unhealthy
-		// answer 2.0.0 none|accepted|refused: the response of machined
+		"object":  (*script).setObject,  // object [release=2.0.0] [permit=2.0.0 [life=5m]]
+		"machine": (*script).setMachine, // machine 1.0.0 [phase to from [reason]]
+		"log":     (*script).setLog,     // log: an upgrade log of 40 lines
+		// drain [PHASE EVICTED LEFT [POD BUDGET MESSAGE]]: the drain of the node, or none
+		"drain":   (*script).setDrain,
+		"problem": (*script).setProblem, // problem [text]: the machine has this problem, or none
+		// answer 2.0.0 none|accepted|refused: the response of machined to the request of 2.0.0
 		"answer": (*script).answer,
-		"later":  (*script).later,  // later 30s
-		"step":   (*script).step,   // step: prints the status and the requested release
+		"later":  (*script).later,  // later 30s: the clock advances
+		"step":   (*script).step,   // step: prints the status and the change
 		"failed": (*script).failed, // failed: prints status.failed
 		"why":    (*script).why,    // why Updating: prints the message of a condition
 	})
@@ -123,8 +124,8 @@ func (s *script) setMachine(args []string) string {
 	return ""
 }
 
-func (s *script) setLog(args []string) string {
-	for i := range len(args[0]) * 40 {
+func (s *script) setLog([]string) string {
+	for i := range 40 {
 		s.state.Upgrade.Log = append(s.state.Upgrade.Log, fmt.Sprintf("line %d of a boot that failed", i))
 	}
 	return ""

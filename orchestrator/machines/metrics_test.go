@@ -24,7 +24,7 @@ func TestMetrics(t *testing.T) {
 	registry := metrics.NewKubeRegistry()
 	registry.CustomMustRegister(&c)
 	if got, err := registry.Gather(); err != nil || len(got) != 0 {
-		t.Errorf("while the objects are disabled: %v, %v", got, err)
+		t.Errorf("metrics while machine objects are disabled: %v, %v, want none", got, err)
 	}
 	read := objects(func() ([]*clusterv1.Machine, []*machineapi.OrlopMachine) {
 		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: machineapi.OrlopMachineSpec{Role: machineapi.RoleControlPlane}}

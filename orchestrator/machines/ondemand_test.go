@@ -31,7 +31,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// requests is an API server that notes the requests and answers with an object.
+// requests starts a server that records each request and responds with answer. It returns clients
+// of this server, and a function that returns the requests since its last call. Each request is a
+// line with the method, the last element of the path, and the body.
 func requests(t *testing.T, answer string) (c *clients, got func() []string) {
 	t.Helper()
 	var all []string
@@ -68,7 +70,8 @@ func filled[T runtime.Object](t *testing.T, example T, objects ...T) cache.Share
 	return i
 }
 
-// podsClient returns a client that answers with these pods, and observes the field selector.
+// podsClient returns a client with a list of pods, which contains all of these pods that match the
+// field selector of the request.
 func podsClient(pods *[]corev1.Pod) *fake.Clientset {
 	client := fake.NewClientset()
 	client.PrependReactor("list", "pods", func(a kubetesting.Action) (bool, runtime.Object, error) {
@@ -86,7 +89,8 @@ func podsClient(pods *[]corev1.Pod) *fake.Clientset {
 
 var demandStart = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// pod returns a pod on a Node, or a pod that the scheduler cannot place if node is empty.
+// pod returns a running pod on the Node node. If node is empty, the pod is pending, because the
+// scheduler could not place it. The function change modifies the pod.
 func pod(name, node, cpu string, change func(*corev1.Pod)) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Gi")}}}}
@@ -101,7 +105,8 @@ func pod(name, node, cpu string, change func(*corev1.Pod)) corev1.Pod {
 
 func same(*corev1.Pod) {}
 
-// demandWorld is a controller with a MachineDeployment, two machines and their pods.
+// demandWorld returns a controller with these pods, a MachineDeployment that demands power on
+// demand, and a snapshot with the two machines of the MachineDeployment.
 func demandWorld(t *testing.T, pods *[]corev1.Pod) (*controller, *clusterv1.MachineDeployment, Snapshot) {
 	t.Helper()
 	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Name: "rack", UID: "d", ResourceVersion: "7", Annotations: map[string]string{
@@ -126,7 +131,8 @@ func demandWorld(t *testing.T, pods *[]corev1.Pod) (*controller, *clusterv1.Mach
 			},
 		})
 	}
-	// A Machine that only has the labels of the set does not belong to it.
+	// This Machine has the labels of the set, but does not belong to the set, which is not its
+	// owner.
 	s.Machines = append(s.Machines, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{clusterv1.MachineDeploymentNameLabel: "rack", clusterv1.MachineSetNameLabel: "rack"}}})
 	c := &controller{settings: Settings{Name: "c"}, inventoryLoop: inventoryLoop{reads: podsClient(pods)}}
 	c.deployments, c.sets = filled(t, &clusterv1.MachineDeployment{}, d), filled(t, &clusterv1.MachineSet{}, set)
@@ -176,7 +182,7 @@ func TestDemand(t *testing.T) {
 	pass()
 	s.Now = s.Now.Add(-demandInterval + time.Second)
 	pods = append(pods, pod("b", "rack-2", "1", same))
-	pass() // too early: the pods are not read
+	pass() // one second after the last pass: the pods are not read
 	pods = pods[:len(pods)-1]
 	s.Now = s.Now.Add(ondemand.IdleTime)
 	pass(`PATCH rack-2 {"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"orlop-power-on-demand"},"resourceVersion":"8","uid":""}}`)
@@ -201,12 +207,13 @@ func TestDemand(t *testing.T) {
 	}
 	delete(d.Annotations, machineapi.OnDemandAnnotation)
 	if pass(); c.demand.verdicts != nil {
-		t.Errorf("without the choice of an operator: %+v", c.demand)
+		t.Errorf("verdicts after an operator has disabled power on demand: %+v", c.demand)
 	}
 }
 
-// TestRemember checks that the shape of a former machine and the pods that machines did not help
-// are stored, and that another template makes the shape unknown.
+// TestRemember checks that the shape of a machine is stored in the MachineSet, for the time when
+// the machine is removed. It also checks that recall returns the stored shape and pods, and no
+// shape if the template has changed.
 func TestRemember(t *testing.T) {
 	pods := []corev1.Pod{}
 	c, d, s := demandWorld(t, &pods)
@@ -221,7 +228,7 @@ func TestRemember(t *testing.T) {
 	}
 	d.Annotations[machineapi.MinSizeAnnotation] = "2"
 	if now := pass(); now != nil {
-		t.Errorf("of a Node that has become ready: %q", now)
+		t.Errorf("the shape of a Node that has just become ready is stored: %q", now)
 	}
 	s.Now = s.Now.Add(ondemand.SettleTime)
 	const want = `PATCH rack {"metadata":{"annotations":{"orlop.dev/power-on-demand-remembered":"{\"shape\":{\"cpu\":4000,\"memory\":8589934592,\"pods\":110,\"labels\":{\"zone\":\"a\"},\"taints\":[{\"key\":\"gpu\",\"effect\":\"NoSchedule\"}]}}"},"resourceVersion":"9","uid":"s"}}`
@@ -240,7 +247,7 @@ func TestRemember(t *testing.T) {
 	d.Spec.Template.Spec.InfrastructureRef.Name = "rack"
 	c.templates = filled(t, &machineapi.OrlopMachineTemplate{}, &machineapi.OrlopMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "rack"}})
 	if r := c.recall(d, set); r.Shape != nil || len(r.Pods) != 1 {
-		t.Errorf("with another template: %+v", r)
+		t.Errorf("recall with another template: %+v, want no shape, and one pod", r)
 	}
 	set.Annotations[machineapi.RememberedAnnotation] = "{"
 	if r := c.recall(d, set); r.Shape != nil || r.Pods != nil {
@@ -248,7 +255,8 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-// TestShapes checks the shape of a machine that a MachineDeployment would add.
+// TestShapes checks the facts about the machines of a MachineDeployment, and the shape of a machine
+// that the MachineDeployment would add.
 func TestShapes(t *testing.T) {
 	pods := []corev1.Pod{}
 	c, d, s := demandWorld(t, &pods)
@@ -271,37 +279,37 @@ func TestShapes(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	if m := f.Machines[0]; !reflect.DeepEqual(m.Whole, present) || !reflect.DeepEqual(m.Room, room) || m.Empty || m.Kept || !f.Machines[1].Empty {
-		t.Errorf("of a present machine: %+v, %+v, %+v", f, m.Whole, m.Room)
+		t.Errorf("facts about the present machines: %+v, shape %+v, free resources %+v", f, m.Whole, m.Room)
 	}
 	s.Machines[0].Finalizers = nil
 	if m := facts().Machines[0]; !m.Kept {
-		t.Errorf("a machine that the set cannot remove: %+v", m)
+		t.Errorf("a machine without the finalizer, which the set cannot remove, may be removed: %+v", m)
 	}
 	s.Nodes = nil
 	if f := facts(); f.Stated != nil || f.Last != nil || f.Estimated != nil || len(f.Machines) != 2 || f.Machines[0].Whole != nil || f.Machines[0].Room != nil {
-		t.Errorf("unknown: %+v", f)
+		t.Errorf("the facts contain a shape, although there are no Nodes: %+v", f)
 	}
 	h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: machineapi.OrlopHostSpec{Standby: &machineapi.HostStandby{Phase: "Off"}}}
 	h.Status.Inventory = machineapi.HostInventory{CPUs: 8, MemoryMiB: 20480}
 	if got, want := hostShape(&h.Status.Inventory), (ondemand.Resources{CPU: 7500, Memory: 18432 << 20, Pods: 110}); got.Resources != want {
-		t.Errorf("of a host: %+v, want %+v", got, want)
+		t.Errorf("shape of a host: %+v, want %+v", got, want)
 	}
 	d.Annotations[machineapi.CapacityCPUAnnotation], d.Annotations[machineapi.CapacityMemoryAnnotation] = "16", "64Gi"
 	d.Annotations[machineapi.CapacityLabelsAnnotation], d.Annotations[machineapi.CapacityTaintsAnnotation] = "zone=b,disk=ssd", "gpu=yes:NoSchedule,soft=:PreferNoSchedule"
 	want := &ondemand.Shape{Resources: ondemand.Resources{CPU: 16000, Memory: 64 << 30, Pods: 110}, Labels: map[string]string{"zone": "b", "disk": "ssd"}, Taints: []ondemand.Taint{{Key: "gpu", Value: "yes", Effect: "NoSchedule"}}}
 	if f := facts(); !reflect.DeepEqual(f.Stated, want) {
-		t.Errorf("of annotations: %+v", f.Stated)
+		t.Errorf("shape by the annotations: %+v, want %+v", f.Stated, want)
 	}
 	for annotation, wrong := range map[string]string{machineapi.CapacityCPUAnnotation: "x", machineapi.CapacityTaintsAnnotation: "gpu", machineapi.MinSizeAnnotation: "4"} {
 		before := d.Annotations[annotation]
 		if d.Annotations[annotation] = wrong; !strings.Contains(facts().Problem, annotation) {
-			t.Errorf("%s=%s: %+v", annotation, wrong, facts())
+			t.Errorf("%s=%s causes no problem: %+v", annotation, wrong, facts())
 		}
 		d.Annotations[annotation] = before
 	}
 }
 
-// TestDemandPod checks which pods wait for a machine, and on which Nodes they could run.
+// TestDemandPod checks which pods wait for a machine, and on Nodes with which labels they can run.
 func TestDemandPod(t *testing.T) {
 	selective := pod("a", "", "1", func(p *corev1.Pod) {
 		p.Spec.NodeSelector = map[string]string{"zone": "a"}
@@ -318,24 +326,25 @@ func TestDemandPod(t *testing.T) {
 		want   bool
 	}{{map[string]string{"zone": "a", "disk": "ssd"}, true}, {map[string]string{"zone": "b", "disk": "ssd"}, false}, {map[string]string{"zone": "a"}, false}} {
 		if got.Selectors[0](c.labels) != c.want {
-			t.Errorf("%v", c.labels)
+			t.Errorf("the pod can run on a Node with labels %v: %t, want %t", c.labels, !c.want, c.want)
 		}
 	}
 	for name, change := range map[string]func(*corev1.Pod){
-		"is deleted":    func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: demandStart} },
-		"is gated":      func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated },
-		"no condition":  func(p *corev1.Pod) { p.Status.Conditions = nil },
-		"was scheduled": func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue },
+		"is deleted":       func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: demandStart} },
+		"is gated":         func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated },
+		"has no condition": func(p *corev1.Pod) { p.Status.Conditions = nil },
+		"was scheduled":    func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue },
 	} {
 		p := pod("a", "", "1", change)
 		if _, waits := demandPod(&p); waits {
-			t.Errorf("a pod that %s waits", name)
+			t.Errorf("a pod that %s waits for a machine", name)
 		}
 	}
 }
 
-// TestCallHost checks that a machine is not switched off or on if its OrlopHost has changed since,
-// for example because a MachineSet has claimed it.
+// TestCallHost checks that a machine is not switched off or on if its OrlopHost has changed since
+// the decision, for example because a MachineSet has claimed the host. The machine is then only
+// read.
 func TestCallHost(t *testing.T) {
 	for _, c := range []struct {
 		answer string
@@ -358,8 +367,8 @@ func TestCallHost(t *testing.T) {
 	}
 }
 
-// TestHostChanges checks which fields of an OrlopHost the changes of its power write. A value that
-// ends is written as null, because a merge patch would retain the former value.
+// TestHostChanges checks which fields of an OrlopHost each kind of change writes. A field without a
+// value is written as null, because a merge patch would otherwise retain its former value.
 func TestHostChanges(t *testing.T) {
 	acts, got := requests(t, "{}")
 	h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: "h", ResourceVersion: "7", Labels: map[string]string{"rack": "7"}}, Spec: machineapi.OrlopHostSpec{
@@ -384,9 +393,7 @@ func TestHostChanges(t *testing.T) {
 		head + `"claim":null,` + standby + `}}`,
 		head + `"approval":null,"claim":null,` + standby + `}}`,
 	}
-	for i, line := range got() {
-		if line != want[i] {
-			t.Errorf("%d: %s, want %s", i, line, want[i])
-		}
+	if lines := got(); !slices.Equal(lines, want) {
+		t.Errorf("the requests are\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
 }

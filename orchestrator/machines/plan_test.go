@@ -98,8 +98,8 @@ func (w *world) apply(c Change) {
 	}
 }
 
-// patched returns the stored OrlopMachine with the merge patch of its specification that the
-// controllers send.
+// patched applies, to the stored OrlopMachine, the merge patch of its specification that the
+// controllers send, and returns the result.
 func (w *world) patched(o *machineapi.OrlopMachine, spec map[string]any) *machineapi.OrlopMachine {
 	w.t.Helper()
 	decode := func(from, into any) {
@@ -147,8 +147,8 @@ func (w *world) plan() Result {
 	return r
 }
 
-// settle performs the changes of Plan until there are none. It returns the changes and the last
-// summary as lines.
+// settle calls Plan and performs its changes until there are none. It returns a line for each
+// change, a line for each call of a power switch by the last Plan, and the summary.
 func (w *world) settle() []string {
 	w.t.Helper()
 	var lines []string
@@ -165,7 +165,7 @@ func (w *world) settle() []string {
 			lines = append(lines, line(c))
 		}
 	}
-	w.t.Fatalf("ten passes do not end: %s", strings.Join(lines, "\n"))
+	w.t.Fatalf("changes remain after ten passes: %s", strings.Join(lines, "\n"))
 	return nil
 }
 
@@ -222,34 +222,36 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 
 // TestScripts runs the scripts in testdata. These are the commands:
 //
-//	node NAME IP [plane]         adds a Node, with plane that of a control-plane machine
+//	node NAME IP [plane]         adds a Node; with plane, of a control-plane machine
 //	lost NAME                    deletes a Node
 //	notready NAME                makes a Node unready
 //	report NAME VERSION [WORD…]  the machine reports its release (kubernetes v1.37.2) and health;
 //	                             words: unready, updating, refused, trial, leader,
 //	                             failed=VERSION, kubernetes=VERSION
-//	machine NAME VERSION         an operator sets Machine.spec.version; - removes it
-//	release NAME VERSION [IMAGE] an operator sets OrlopMachine.spec.release; - removes it
+//	machine NAME VERSION         an operator sets Machine.spec.version, or removes it for -
+//	release NAME VERSION [IMAGE] an operator sets OrlopMachine.spec.release, or removes it for -
 //	cluster                      the input is the new specification of the OrlopCluster
 //	gate NAME TYPE STATUS        a program sets a condition of a Machine
 //	cronjob NAME IMAGE           an operator creates a CronJob, or replaces it
-//	jobs complete|failed         the Jobs end
-//	jobs foreign|delete          they are those of another program, or an operator deletes them
+//	jobs complete|failed         all Jobs end with this result
+//	jobs foreign                 all Jobs belong to another program
+//	jobs delete                  an operator deletes all Jobs
 //	drain NAME PHASE             the machine reports a drain for a reboot
 //	label NAME KEY=VALUE         an operator labels a Machine
 //	annotate NAME KEY            an operator annotates a Machine; -KEY removes the annotation
 //	check NAME                   an operator applies a MachineHealthCheck with the input
 //	condition NODE TYPE STATUS   a condition of a Node changes now
-//	answer NAME REASON           the machine refuses its order
+//	answer NAME REASON           the machine refuses the order of its repair
 //	power NAME SECRET            an operator sets OrlopMachine.spec.power
-//	switch NAME POWER [PROBLEM]  the answer of its power switch: on, off or unclear
-//	access NAME REASON           the power switch cannot be operated
-//	pods NAME NUMBER             the pods of its Node
-//	lease NAME AGE               the kubelet renewed its Lease before this time
+//	switch NAME POWER [PROBLEM]  the power switch of the machine reports on, off or unclear
+//	access NAME REASON           the controllers cannot use the power switch of the machine
+//	pods NAME NUMBER             the Node of the machine has this number of pods
+//	lease NAME AGE               the kubelet renewed its Lease for the last time AGE ago
 //	boot NAME ID                 the kubelet reports another boot ID
 //	hardware NAME UUID           the kubelet reports another UUID of its hardware
 //	wait DURATION                the time passes
-//	settle                       the output is all changes until there are none
+//	settle                       Plan runs until it has no changes; the output is all changes,
+//	                             calls of power switches, and the summary
 //	show KIND NAME               the output is an object
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -345,7 +347,7 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	return ""
 }
 
-// facts changes the facts about the power switch and the Node of a machine.
+// facts performs a command that changes the facts about the power switch or the Node of a machine.
 func (w *world) facts(command string, args []string) {
 	if w.Power == nil {
 		w.Power = map[string]power.Facts{}

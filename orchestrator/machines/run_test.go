@@ -61,7 +61,8 @@ func TestSameNode(t *testing.T) {
 }
 
 // TestFencesWaitForNothing checks that the pass with the fences does not read pods for power on
-// demand, and uses nothing of the loop for the inventory: its fields are nil here.
+// demand, and does not use the fields of the loop for the inventory. The test sets these fields to
+// nil, so their use would panic.
 func TestFencesWaitForNothing(t *testing.T) {
 	acts, _ := requests(t, "{}")
 	var pods []corev1.Pod
@@ -79,7 +80,8 @@ func TestFencesWaitForNothing(t *testing.T) {
 	}
 }
 
-// TestDetails checks the joined details of the two loops.
+// TestDetails checks that the details of the two loops are joined to one text, and that the text is
+// reported only if it changes.
 func TestDetails(t *testing.T) {
 	var got []string
 	d := &details{report: func(text string) { got = append(got, text) }}
@@ -99,12 +101,12 @@ func TestReadSettings(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if _, err := readSettings(nodespec.Spec{Endpoint: "https://10.0.0.1"}); err == nil {
-		t.Error("an endpoint without a port has no error")
+		t.Error("readSettings accepts an endpoint without a port")
 	}
 }
 
-// TestPerform checks that a change that the API server rejects as invalid does not stop the changes
-// after it, and that any other failure does.
+// TestPerform checks that the next changes are performed if the API server rejects a change as
+// invalid, or if the object has changed or is missing. Any other failure stops the changes.
 func TestPerform(t *testing.T) {
 	var changes []Change
 	for _, name := range []string{"m1", "m2", "m3"} {
@@ -135,8 +137,8 @@ func TestPerform(t *testing.T) {
 	}
 }
 
-// TestPeers checks that a permit contains only valid IP addresses, whatever a kubelet writes to its
-// Node. It also checks that the permit of a control-plane machine contains no workers.
+// TestPeers checks that a permit contains only valid IP addresses, even if a kubelet writes another
+// text to its Node. It also checks that the permit of a control-plane machine contains no workers.
 func TestPeers(t *testing.T) {
 	var all []*machine
 	for i, address := range []string{"10.0.0.1", strings.Repeat("x", 65), "fd00::1"} {
@@ -148,11 +150,11 @@ func TestPeers(t *testing.T) {
 	}
 	to := &machine{name: "m3", want: machineapi.ReleaseReference{Version: "1.2.0"}}
 	if got := peers(all, to); !slices.Equal(got, []string{"10.0.0.1", "fd00::1"}) {
-		t.Errorf("for a worker: %q", got)
+		t.Errorf("peers in the permit of a worker: %q", got)
 	}
 	to.controlPlane = true
 	if got := peers(all, to); !slices.Equal(got, []string{"fd00::1"}) {
-		t.Errorf("for a control-plane machine: %q", got)
+		t.Errorf("peers in the permit of a control-plane machine: %q", got)
 	}
 }
 
@@ -177,7 +179,7 @@ func TestServed(t *testing.T) {
 	defer cancel()
 	var reports []string
 	if !c.served(ctx, false, func(detail string) { reports = append(reports, detail) }) {
-		t.Error("the wait has not ended")
+		t.Error("served has not ended, although the API server serves all kinds")
 	}
 	const want = "waiting for the kinds of machines: the server could not find the requested resource (get orlopclusters.infrastructure.cluster.x-k8s.io)"
 	if !slices.Equal(reports, []string{want}) {
@@ -228,7 +230,8 @@ func TestPowerChanges(t *testing.T) {
 	}
 }
 
-// TestReadPower checks for which machines the facts about the power switch are read.
+// TestReadPower checks for which machines readPower reads the facts about the power switch. If
+// there is a MachineHealthCheck, a lost machine is one of them.
 func TestReadPower(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
@@ -293,7 +296,7 @@ func TestFreshPower(t *testing.T) {
 		t.Errorf("Node w1 is stale: %+v", n)
 	}
 	if n := named(s.Nodes, "w2"); n != nil {
-		t.Errorf("Node w2 does not exist: %+v", n)
+		t.Errorf("Node w2 does not exist any more, but is in the snapshot: %+v", n)
 	}
 	if n := named(s.Nodes, "w3"); nodeReady(n).Status != corev1.ConditionUnknown {
 		t.Error("Node w3 was read, although its power switch is not operated")

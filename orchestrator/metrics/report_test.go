@@ -44,15 +44,15 @@ pod_cpu_usage_seconds_total{namespace="shop",pod="web-1"} 11 1899999997000
 				"log": {at: at, cpu: 0.5, memory: 8192},
 			}},
 		}},
-		{"without times", `
+		{"without timestamps", `
 node_cpu_usage_seconds_total 1
 node_memory_working_set_bytes 2
 `, report{node: sample{at: received, cpu: 1, memory: 2}}},
-		{"a time that has not come", `
+		{"timestamps in the future", `
 node_cpu_usage_seconds_total 1 1900000900000
 node_memory_working_set_bytes 2 1900000900000
 `, report{node: sample{at: received, cpu: 1, memory: 2}}},
-		{"one without memory, one that has ended, one that is nonsense", `
+		{"a container without memory, one that has ended, and two with invalid values", `
 node_cpu_usage_seconds_total 1
 container_cpu_usage_seconds_total{container="a",namespace="shop",pod="web-1"} 1
 container_cpu_usage_seconds_total{container="b",namespace="shop",pod="web-1"} 0
@@ -62,7 +62,7 @@ container_memory_working_set_bytes{container="c",namespace="shop",pod="web-1"} -
 container_cpu_usage_seconds_total{container="d",namespace="shop",pod="web-1"} 1
 container_memory_working_set_bytes{container="d",namespace="shop",pod="web-1"} +Inf
 `, report{}},
-		{"nothing", "", report{}},
+		{"an empty response", "", report{}},
 	} {
 		got, err := parse(strings.NewReader(c.text), received)
 		if err != nil {
@@ -78,7 +78,7 @@ container_memory_working_set_bytes{container="d",namespace="shop",pod="web-1"} +
 	}
 	for _, text := range []string{"node_cpu_usage_seconds_total one\n", "node_cpu_usage_seconds_total{b=\"c\" 1\n", "a" + strings.Repeat("b", 1<<16)} {
 		if got, err := parse(strings.NewReader(text), received); err == nil || !strings.Contains(err.Error(), "cannot read the metrics") {
-			t.Errorf("%q: %+v, %v", text, got, err)
+			t.Errorf("parse(%q) returns %+v, %v, want an error", text, got, err)
 		}
 	}
 }
@@ -96,11 +96,11 @@ func TestParseHostile(t *testing.T) {
 		"# TYPE node_cpu_usage_seconds_total counter\n{x=\"y\"} 1\n", strings.Repeat("a 1\n", 100000), "<html>\n", "#\n# \n\n",
 	} {
 		if got, err := parse(strings.NewReader(text+good), received); err != nil || got.node != want.node {
-			t.Errorf("%.40q: %+v, %v", text, got, err)
+			t.Errorf("%.40q before valid lines: %+v, %v", text, got, err)
 		}
 	}
 	if kept, err := only(strings.NewReader(strings.Repeat("a 1\n", 1000) + good)); err != nil || kept.(*bytes.Buffer).String() != good {
-		t.Errorf("the parser sees %v, %v", kept, err)
+		t.Errorf("the filter passes %v, %v to the parser, want only the metrics of the node", kept, err)
 	}
 }
 

@@ -25,8 +25,9 @@ func half(seconds int) sample {
 	return sample{at: at(seconds), cpu: 1 + float64(seconds)/2, memory: 1 << 20}
 }
 
-// site returns the resources of a cluster with three nodes. Node "one" also reports a container of
-// a pod on node "two", and node "silent" reports nothing.
+// site returns the resources of a cluster with three nodes. Node "one" also reports the pod
+// bank/vault, which is on node "two", and node "silent" reports nothing. Pod "new" has a container
+// with a single sample, so its usage is unknown.
 func site(t *testing.T) (nodes, pods) {
 	t.Helper()
 	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
@@ -100,7 +101,7 @@ func TestNodes(t *testing.T) {
 		!m.Timestamp.Time.Equal(at(10)) || m.Labels["kind"] != "one" {
 		t.Errorf("%+v", m)
 	}
-	for _, name := range []string{"silent", "nobody"} {
+	for _, name := range []string{"silent", "missing"} {
 		if _, err := n.Get(ctx, name, nil); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: %v, want 404", name, err)
 		}
@@ -116,8 +117,8 @@ func TestPods(t *testing.T) {
 		options *internalversion.ListOptions
 		want    []string
 	}{
-		{"one namespace; not the one with a container that nobody knows yet", shop, nil, []string{"web-1", "web-2"}},
-		{"all; what another node tells does not count", context.Background(), nil, []string{"web-1", "web-2"}},
+		{"one namespace; the usage of pod new is unknown", shop, nil, []string{"web-1", "web-2"}},
+		{"all namespaces; the report about bank/vault from another node is ignored", context.Background(), nil, []string{"web-1", "web-2"}},
 		{"by label", shop, &internalversion.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{"app": "web-2"})}, []string{"web-2"}},
 		{"by namespace", context.Background(), &internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.namespace", "bank")}, nil},
 	} {
@@ -140,7 +141,7 @@ func TestPods(t *testing.T) {
 	if m := object.(*metrics.PodMetrics); len(m.Containers) != 2 || m.Containers[0].Name != "app" || m.Containers[1].Name != "log" {
 		t.Errorf("%+v", m)
 	}
-	for _, name := range []string{"new", "nobody"} {
+	for _, name := range []string{"new", "missing"} {
 		if _, err := p.Get(shop, name, nil); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: %v, want 404", name, err)
 		}

@@ -55,14 +55,14 @@ func TestReconcile(t *testing.T) {
 		detail                string
 		writes                int
 	}{
-		{"all is well", bootstrap.MetricsService, "new", "before", good, true, "", 0},
+		{"available with the current CA", bootstrap.MetricsService, "new", "before", good, true, "", 0},
 		{"without a CA", bootstrap.MetricsService, "", "", nil, false, "has not checked it yet", 1},
 		{"after the CA was replaced", bootstrap.MetricsService, "old", "now", good, true, "", 1},
-		{"after a start", bootstrap.MetricsService, "new", "before", refused, false,
+		{"not available after a start of the component", bootstrap.MetricsService, "new", "before", refused, false,
 			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 1},
-		{"still not reached", bootstrap.MetricsService, "new", "now", refused, false,
+		{"not available, and already checked again", bootstrap.MetricsService, "new", "now", refused, false,
 			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 0},
-		{"another server", "metrics-server", "other", "", none, true, "another server", 0},
+		{"APIService of another server", "metrics-server", "other", "", none, true, "another server", 0},
 	} {
 		api := &registered{object: &apiregistrationv1.APIService{
 			ObjectMeta: metav1.ObjectMeta{Name: bootstrap.MetricsAPI, Annotations: map[string]string{served: c.served}},
@@ -73,12 +73,12 @@ func TestReconcile(t *testing.T) {
 		}}
 		got := (&registrar{ca: ca, servedSince: "now", api: api}).reconcile(context.Background())
 		if got.ready != c.ready || !strings.Contains(got.detail, c.detail) || api.writes != c.writes {
-			t.Errorf("%s: %+v, %d writes", c.what, got, api.writes)
+			t.Errorf("%s: %+v, %d writes, want %d", c.what, got, api.writes, c.writes)
 		}
 	}
 }
 
-// services is the resolver for all other Services.
+// services is the resolver that LocalResolver uses for all other Services.
 type services struct{}
 
 func (services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
@@ -97,8 +97,8 @@ func TestLocalResolver(t *testing.T) {
 			t.Errorf("%v: %v, %v; want %s", where, got, err, want)
 		}
 	}
-	// In a cluster with several control-plane machines, the component of another machine is used
-	// while the own component is down.
+	// In a cluster with several control-plane machines, the resolver returns the address of another
+	// machine while the component of its own machine is down.
 	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{127, 78, 0, last}) }
 	several := Addresses(nodespec.Spec{Node: nodespec.Node{IPs: []netip.Addr{address(2)}}, ControlPlanes: []netip.Addr{address(1), address(2), address(3)}})
 	asked := func() string {
@@ -112,7 +112,7 @@ func TestLocalResolver(t *testing.T) {
 	expect := func(want byte) {
 		t.Helper()
 		if got := asked(); got != netip.AddrPortFrom(address(want), paths.PortMetrics).String() {
-			t.Errorf("%s is asked, want that of %d", got, want)
+			t.Errorf("the resolver returns %s, want the address that ends in %d", got, want)
 		}
 	}
 	expect(2) // no address accepts connections, so the own address is used
@@ -126,6 +126,6 @@ func TestLocalResolver(t *testing.T) {
 	}
 	// The aggregator of the API server expects this name in the certificate.
 	if name := bootstrap.MetricsService + "." + metav1.NamespaceSystem + ".svc"; nodespec.MetricsHost != name {
-		t.Errorf("the certificate is for %s, and is asked for as %s", nodespec.MetricsHost, name)
+		t.Errorf("the certificate is for %s, but the aggregator expects %s", nodespec.MetricsHost, name)
 	}
 }

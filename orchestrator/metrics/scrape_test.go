@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRound checks that the scraper uses the certificate of the component, and that it rejects a
-// kubelet with the certificate of another node.
+// TestRound checks that the scraper authenticates with the certificate of the component, and that
+// it rejects a kubelet that serves with the certificate of another node.
 func TestRound(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -71,7 +71,7 @@ func TestRound(t *testing.T) {
 	}
 	want := map[string]string{"impostor": "certificate is valid for one, not impostor", "nowhere": "its Node has no address yet"}
 	if len(s.problems) != len(want) {
-		t.Errorf("problems: %v", s.problems)
+		t.Errorf("problems of the nodes: %v", s.problems)
 	}
 	for name, part := range want {
 		if !strings.Contains(s.problems[name], part) {
@@ -92,8 +92,8 @@ func issue(t *testing.T, ca *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// kubelet runs a fake kubelet with a certificate for this name and returns its port. It serves
-// metrics only to a client with the certificate of the component.
+// kubelet runs a fake kubelet with a certificate for this name and returns its port. The kubelet
+// serves metrics only to a client with the certificate of the component.
 func kubelet(t *testing.T, ca *pki.CA, name string) int {
 	t.Helper()
 	leaf := issue(t, ca, pki.Spec{CN: "system:node:" + name, Usage: pki.Server, DNS: []string{name}, TTL: time.Hour})

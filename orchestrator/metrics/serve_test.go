@@ -12,8 +12,8 @@ import (
 	clientrest "k8s.io/client-go/rest"
 )
 
-// TestAuthorizer checks that the aggregator's own requests need no answer of the API server, and
-// that the API server decides about all other users.
+// TestAuthorizer checks that requests of the aggregator are allowed without a call to the API
+// server, and that the API server decides about the requests of all other users.
 func TestAuthorizer(t *testing.T) {
 	var reviews atomic.Int32
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -41,7 +41,7 @@ func TestAuthorizer(t *testing.T) {
 		reviews.Store(0)
 		got, _, err := a.Authorize(t.Context(), authorizer.AttributesRecord{User: c.who, Verb: "get", Path: "/apis/metrics.k8s.io/v1beta1"})
 		if err != nil || got != c.want || reviews.Load() != c.reviews {
-			t.Errorf("%s: decision %v with %d reviews, %v", c.who.GetName(), got, reviews.Load(), err)
+			t.Errorf("%s: decision %v after %d reviews by the API server, %v", c.who.GetName(), got, reviews.Load(), err)
 		}
 	}
 }

@@ -19,18 +19,18 @@ func TestWindow(t *testing.T) {
 		cores, working string // empty: the usage is unknown
 	}{
 		{"one sample", []sample{{at: at(0), cpu: 100, memory: 1024}}, 1, 0, "", ""},
-		{"two", []sample{{at: at(0), cpu: 100, memory: 1024}, {at: at(15), cpu: 107.5, memory: 2048}}, 16, 15 * time.Second, "500m", "2Ki"},
-		{"the same again", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 3, memory: 1024}, {at: at(10), cpu: 3}}, 20, 10 * time.Second, "200m", "1Ki"},
-		{"of three the last two", []sample{{at: at(0)}, {at: at(10), cpu: 9}, {at: at(20), cpu: 10, memory: 1024}}, 20, 10 * time.Second, "100m", "1Ki"},
-		{"an earlier one", []sample{{at: at(10), cpu: 1}, {at: at(20), cpu: 2, memory: 1024}, {at: at(5), cpu: 1}}, 20, 10 * time.Second, "100m", "1Ki"},
-		{"less than a thousandth", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 1.000001, memory: 1}}, 10, 10 * time.Second, "100n", "1"},
+		{"two samples", []sample{{at: at(0), cpu: 100, memory: 1024}, {at: at(15), cpu: 107.5, memory: 2048}}, 16, 15 * time.Second, "500m", "2Ki"},
+		{"the last sample is repeated", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 3, memory: 1024}, {at: at(10), cpu: 3}}, 20, 10 * time.Second, "200m", "1Ki"},
+		{"the last two of three samples are used", []sample{{at: at(0)}, {at: at(10), cpu: 9}, {at: at(20), cpu: 10, memory: 1024}}, 20, 10 * time.Second, "100m", "1Ki"},
+		{"a sample that is earlier than the last one is ignored", []sample{{at: at(10), cpu: 1}, {at: at(20), cpu: 2, memory: 1024}, {at: at(5), cpu: 1}}, 20, 10 * time.Second, "100m", "1Ki"},
+		{"less than a thousandth of a core", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 1.000001, memory: 1}}, 10, 10 * time.Second, "100n", "1"},
 		{"the counter restarts", []sample{{at: at(0), cpu: 100}, {at: at(15), cpu: 2, memory: 1024}}, 16, 0, "", ""},
-		{"it was restarted", []sample{{at: at(0), cpu: 1, started: at(-100)}, {at: at(15), cpu: 2, memory: 1024, started: at(12)}}, 16, 0, "", ""},
-		{"young, but old enough", []sample{{at: at(12), cpu: 6, memory: 1024, started: at(0)}}, 13, 12 * time.Second, "500m", "1Ki"},
-		{"too young", []sample{{at: at(9), cpu: 6, memory: 1024, started: at(0)}}, 10, 0, "", ""},
-		{"after a long silence", []sample{{at: at(0), cpu: 1}, {at: at(600), cpu: 2, memory: 1024}}, 600, 0, "", ""},
-		{"stale", []sample{{at: at(0), cpu: 1}, {at: at(15), cpu: 2, memory: 1024}}, 76, 15 * time.Second, "", ""},
-		{"none", nil, 0, 0, "", ""},
+		{"the container was restarted", []sample{{at: at(0), cpu: 1, started: at(-100)}, {at: at(15), cpu: 2, memory: 1024, started: at(12)}}, 16, 0, "", ""},
+		{"one sample, 12 s after the start of the container", []sample{{at: at(12), cpu: 6, memory: 1024, started: at(0)}}, 13, 12 * time.Second, "500m", "1Ki"},
+		{"one sample, 9 s after the start of the container", []sample{{at: at(9), cpu: 6, memory: 1024, started: at(0)}}, 10, 0, "", ""},
+		{"ten minutes between the samples", []sample{{at: at(0), cpu: 1}, {at: at(600), cpu: 2, memory: 1024}}, 600, 0, "", ""},
+		{"the last sample is too old", []sample{{at: at(0), cpu: 1}, {at: at(15), cpu: 2, memory: 1024}}, 76, 15 * time.Second, "", ""},
+		{"no samples", nil, 0, 0, "", ""},
 	} {
 		var w window
 		for _, s := range c.samples {
@@ -38,7 +38,7 @@ func TestWindow(t *testing.T) {
 		}
 		usage, ok := w.usage(at(c.now))
 		if ok != (c.cores != "") {
-			t.Errorf("%s: known is %t", c.what, ok)
+			t.Errorf("%s: the usage is known: %t", c.what, ok)
 			continue
 		}
 		if ok && (usage.Cpu().String() != c.cores || usage.Memory().String() != c.working || w.length() != c.length) {
@@ -62,21 +62,21 @@ func TestStore(t *testing.T) {
 	before := b.of("one")
 	b.record("one", of(15, "a"))
 	if _, ok := before.node.usage(at(15)); ok {
-		t.Error("what was read is changed afterwards")
+		t.Error("record has changed a value that the store returned before")
 	}
 	now := b.of("one")
 	if _, ok := now.node.usage(at(15)); !ok {
-		t.Error("the node is not known")
+		t.Error("the usage of the node is unknown")
 	}
 	if _, ok := now.pods[web]["a"].usage(at(15)); !ok {
-		t.Error("container a is not known")
+		t.Error("the usage of container a is unknown")
 	}
 	if _, ok := now.pods[web]["b"]; ok {
-		t.Error("container b is there, though it has ended")
+		t.Error("the store has container b, which the last report does not contain")
 	}
 	b.record("two", of(15))
 	b.prune(map[string]bool{"two": true})
 	if len(b.of("one").pods) != 0 || b.of("two").node.last.at.IsZero() {
-		t.Error("another node than the one that is gone was forgotten")
+		t.Error("prune retained node one, which does not exist any more, or removed node two")
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// The hardware addresses of three machines: ours, a neighbor, and another machine.
+// The hardware addresses of three machines: our own machine, a client, and a machine that announces
+// addresses, too.
 var (
 	own       = MAC{2, 0, 0, 0, 0, 1}
 	neighbour = MAC{2, 0, 0, 0, 0, 2}
@@ -23,10 +24,12 @@ var (
 	vip6, client6 = netip.MustParseAddr("2001:db8::70"), netip.MustParseAddr("2001:db8::5")
 )
 
+// ours reports whether our machine can answer for an address.
 func ours(a netip.Addr) bool { return a == vip4 || a == vip6 }
 
-// answering returns the roles of a machine that answers for our addresses. listening returns the
-// roles of a machine that only receives the claims of their owners.
+// answering returns the role of our machine for an address if the machine answers for our
+// addresses. listening returns its role if the machine does not answer, and only receives the
+// announcements of the owners of these addresses.
 func answering(a netip.Addr) Role {
 	if ours(a) {
 		return Answer
@@ -44,7 +47,8 @@ func listening(a netip.Addr) Role {
 	return None
 }
 
-// TestARPBytes compares packets with those of another implementation.
+// TestARPBytes checks that our encoding of an ARP packet is equal to that of gopacket, and that our
+// parser reads it.
 func TestARPBytes(t *testing.T) {
 	p := arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}
 	buffer := gopacket.NewSerializeBuffer()
@@ -58,7 +62,7 @@ func TestARPBytes(t *testing.T) {
 	if !bytes.Equal(p.bytes(), buffer.Bytes()) {
 		t.Errorf("got  %x\nwant %x", p.bytes(), buffer.Bytes())
 	}
-	// with the padding of an Ethernet frame
+	// The parser ignores the padding of an Ethernet frame.
 	if got, ok := parseARP(append(buffer.Bytes(), make([]byte, 18)...)); !ok || got != p {
 		t.Errorf("read %+v, %v", got, ok)
 	}
@@ -66,12 +70,12 @@ func TestARPBytes(t *testing.T) {
 
 func TestNDPBytes(t *testing.T) {
 	for name, p := range map[string]ndp{
-		"announcement": announceNDP(own, vip6),
-		"probe":        probeNDP(vip6),
-		"presence":     {from: vip6, to: allNodes(), advertisement: true, router: true, target: vip6, link: own},
-		"answer":       {from: vip6, to: client6, advertisement: true, solicited: true, target: vip6, link: own},
-		"question":     {from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour},
-		"still there?": solicitNDP(neighbour, client6, vip6),
+		"announcement":                     announceNDP(own, vip6),
+		"probe":                            probeNDP(vip6),
+		"announcement of a router":         {from: vip6, to: allNodes(), advertisement: true, router: true, target: vip6, link: own},
+		"answer":                           {from: vip6, to: client6, advertisement: true, solicited: true, target: vip6, link: own},
+		"solicitation":                     {from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour},
+		"solicitation to a known neighbor": solicitNDP(neighbour, client6, vip6),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ip := &layers.IPv6{
@@ -122,11 +126,11 @@ func TestAnswerARP(t *testing.T) {
 		answers bool
 		claimed netip.Addr
 	}{
-		"a question": {
+		"a request": {
 			packet: arp{operation: arpRequest, senderMAC: neighbour, sender: client4, target: vip4},
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}, answers: true,
 		},
-		"whether we are still there": {
+		"a request to our hardware address": {
 			packet: solicitARP(neighbour, client4, vip4),
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}, answers: true,
 		},
@@ -134,23 +138,23 @@ func TestAnswerARP(t *testing.T) {
 			packet: probeARP(neighbour, vip4),
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: netip.IPv4Unspecified()}, answers: true,
 		},
-		"a question by one who is listened to": {
+		"a request by a machine that announces an address": {
 			packet: solicitARP(other, heard4, vip4),
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: other, target: heard4}, answers: true, claimed: heard4,
 		},
-		"about somebody else":     {packet: arp{operation: arpRequest, senderMAC: neighbour, sender: client4, target: client4.Next()}},
-		"an answer":               {packet: arp{operation: arpReply, senderMAC: neighbour, sender: client4, targetMAC: own, target: vip4}},
-		"another's announcement":  {packet: announceARP(other, vip4), claimed: vip4},
-		"another's answer":        {packet: arp{operation: arpReply, senderMAC: other, sender: vip4, targetMAC: own}, claimed: vip4},
-		"our own, sent back":      {packet: announceARP(own, vip4)},
-		"somebody's announcement": {packet: announceARP(other, client4)},
+		"a request for another address":                     {packet: arp{operation: arpRequest, senderMAC: neighbour, sender: client4, target: client4.Next()}},
+		"a reply of a client":                               {packet: arp{operation: arpReply, senderMAC: neighbour, sender: client4, targetMAC: own, target: vip4}},
+		"an announcement of our address by another machine": {packet: announceARP(other, vip4), claimed: vip4},
+		"a reply for our address by another machine":        {packet: arp{operation: arpReply, senderMAC: other, sender: vip4, targetMAC: own}, claimed: vip4},
+		"our own announcement, sent back":                   {packet: announceARP(own, vip4)},
+		"an announcement of an unrelated address":           {packet: announceARP(other, client4)},
 	} {
 		answer, answers, claimed := answerARP(c.packet, own, answering)
 		if answer != c.answer || answers != c.answers || claimed != c.claimed {
-			t.Errorf("%s: %+v, %v, %v", name, answer, answers, claimed)
+			t.Errorf("%s: answer %+v, answers %v, claimed address %v", name, answer, answers, claimed)
 		}
 		if _, answers, claimed := answerARP(c.packet, own, listening); answers || claimed != c.claimed {
-			t.Errorf("%s, to one that only listens: %v, %v", name, answers, claimed)
+			t.Errorf("%s, to a machine that only listens: answers %v, claimed address %v", name, answers, claimed)
 		}
 	}
 }
@@ -170,20 +174,20 @@ func TestAnswerNDP(t *testing.T) {
 		answers bool
 		claimed netip.Addr
 	}{
-		"a question":                 {packet: question, from: neighbour, answer: answer, to: neighbour, answers: true},
-		"whether we are still there": {packet: alone, from: neighbour, answer: answer, to: neighbour, answers: true},
-		"a probe":                    {packet: probeNDP(vip6), from: neighbour, answer: announceNDP(own, vip6), to: MAC{0x33, 0x33, 0, 0, 0, 1}, answers: true},
-		"about somebody else":        {packet: elsewhere, from: neighbour},
-		"another's announcement":     {packet: announceNDP(other, vip6), from: other, claimed: vip6},
-		"our own, sent back":         {packet: announceNDP(own, vip6), from: own},
-		"our own, repeated":          {packet: announceNDP(own, vip6), from: other},
+		"a solicitation":                     {packet: question, from: neighbour, answer: answer, to: neighbour, answers: true},
+		"a solicitation to our address":      {packet: alone, from: neighbour, answer: answer, to: neighbour, answers: true},
+		"a probe":                            {packet: probeNDP(vip6), from: neighbour, answer: announceNDP(own, vip6), to: MAC{0x33, 0x33, 0, 0, 0, 1}, answers: true},
+		"a solicitation for another address": {packet: elsewhere, from: neighbour},
+		"an announcement of our address by another machine": {packet: announceNDP(other, vip6), from: other, claimed: vip6},
+		"our own announcement, sent back":                   {packet: announceNDP(own, vip6), from: own},
+		"our own announcement, from another sender":         {packet: announceNDP(own, vip6), from: other},
 	} {
 		answer, to, answers, claimed := answerNDP(c.packet, c.from, own, answering)
 		if answer != c.answer || to != c.to || answers != c.answers || claimed != c.claimed {
-			t.Errorf("%s: %+v, %x, %v, %v", name, answer, to, answers, claimed)
+			t.Errorf("%s: answer %+v to %x, answers %v, claimed address %v", name, answer, to, answers, claimed)
 		}
 		if _, _, answers, claimed := answerNDP(c.packet, c.from, own, listening); answers || claimed != c.claimed {
-			t.Errorf("%s, to one that only listens: %v, %v", name, answers, claimed)
+			t.Errorf("%s, to a machine that only listens: answers %v, claimed address %v", name, answers, claimed)
 		}
 	}
 }
@@ -193,19 +197,19 @@ func TestRefused(t *testing.T) {
 	good := ndp{from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour}.bytes()
 	for name, change := range map[string]func(b []byte) []byte{
 		"came through a router": func(b []byte) []byte { b[7] = 254; return b },
-		"checksum":              func(b []byte) []byte { b[42]++; return b },
-		"cut":                   func(b []byte) []byte { return b[:len(b)-1] },
+		"wrong checksum":        func(b []byte) []byte { b[42]++; return b },
+		"truncated":             func(b []byte) []byte { return b[:len(b)-1] },
 		"another protocol":      func(b []byte) []byte { b[6] = 17; return b },
 		"IPv4":                  func(b []byte) []byte { b[0] = 4 << 4; return b },
 		"option without length": func(b []byte) []byte { return summed(b, func(m []byte) { m[25] = 0 }) },
 		"option too long":       func(b []byte) []byte { return summed(b, func(m []byte) { m[25] = 2 }) },
-		"about a group":         func(b []byte) []byte { return summed(b, func(m []byte) { m[8] = 0xff }) },
-		"code":                  func(b []byte) []byte { return summed(b, func(m []byte) { m[1] = 1 }) },
-		"an echo":               func(b []byte) []byte { return summed(b, func(m []byte) { m[0] = 128 }) },
-		"a probe that names its sender": func([]byte) []byte {
+		"multicast target":      func(b []byte) []byte { return summed(b, func(m []byte) { m[8] = 0xff }) },
+		"unknown ICMPv6 code":   func(b []byte) []byte { return summed(b, func(m []byte) { m[1] = 1 }) },
+		"an echo request":       func(b []byte) []byte { return summed(b, func(m []byte) { m[0] = 128 }) },
+		"a probe with a link-layer address": func([]byte) []byte {
 			return ndp{from: netip.IPv6Unspecified(), to: solicitedNode(vip6), target: vip6, link: neighbour}.bytes()
 		},
-		"an answer to all": func([]byte) []byte {
+		"a solicited advertisement to all nodes": func([]byte) []byte {
 			return ndp{from: client6, to: allNodes(), advertisement: true, solicited: true, target: vip6, link: other}.bytes()
 		},
 	} {
@@ -214,8 +218,8 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	for name, b := range map[string][]byte{
-		"short":    announceARP(own, vip4).bytes()[:27],
-		"IEEE 802": append([]byte{0, 6}, announceARP(own, vip4).bytes()[2:]...),
+		"truncated":              announceARP(own, vip4).bytes()[:27],
+		"hardware type IEEE 802": append([]byte{0, 6}, announceARP(own, vip4).bytes()[2:]...),
 	} {
 		if p, ok := parseARP(b); ok {
 			t.Errorf("%s: read %+v", name, p)
@@ -223,7 +227,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// summed changes the message of a packet and corrects its checksum.
+// summed changes the ICMPv6 message of a packet by the function change, corrects the checksum, and
+// returns the packet.
 func summed(b []byte, change func(m []byte)) []byte {
 	m := b[ipv6Head:]
 	change(m)
@@ -245,7 +250,7 @@ func FuzzFrames(f *testing.F) {
 				t.Errorf("%+v became %+v", p, again)
 			}
 			if answer, answers, _ := answerARP(p, own, answering); answers && !ours(answer.sender) {
-				t.Errorf("answered for %s", answer.sender)
+				t.Errorf("an ARP packet is answered for %s, which is not our address", answer.sender)
 			}
 		}
 		if p, ok := parseNDP(b); ok {
@@ -253,7 +258,7 @@ func FuzzFrames(f *testing.F) {
 				t.Errorf("%+v became %+v", p, again)
 			}
 			if answer, _, answers, _ := answerNDP(p, neighbour, own, answering); answers && !ours(answer.target) {
-				t.Errorf("answered for %s", answer.target)
+				t.Errorf("an NDP packet is answered for %s, which is not our address", answer.target)
 			}
 		}
 	})
@@ -265,6 +270,6 @@ func TestGroups(t *testing.T) {
 		t.Errorf("group of %s: %s, want %s", a, got, want)
 	}
 	if m := groupMAC(solicitedNode(a)); net.HardwareAddr(m[:]).String() != "33:33:ff:45:67:89" {
-		t.Errorf("its hardware address: %x", m)
+		t.Errorf("hardware address of the group: %x", m)
 	}
 }

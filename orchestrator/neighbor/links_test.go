@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// network parses a machine's addresses on a link.
+// network parses the addresses of a machine on a link, each with the length of its prefix.
 func network(words ...string) (all []netip.Prefix) {
 	for _, w := range words {
 		all = append(all, netip.MustParsePrefix(w))
@@ -34,7 +34,7 @@ func TestPlace(t *testing.T) {
 			got = append(got, l.Name)
 		}
 		if strings.Join(got, " ") != c.want {
-			t.Errorf("%s on a machine with %s: %q, want %q", c.address, c.own, got, c.want)
+			t.Errorf("links for the address %s on a machine with the address %s: %q, want %q", c.address, c.own, got, c.want)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestSource(t *testing.T) {
 		{"192.0.2.20", "gone", "invalid IP"},
 	} {
 		if got := source(SeenAddress{Address: netip.MustParseAddr(c.address), Link: c.link}, links); got.String() != c.want {
-			t.Errorf("%s is asked on %s from %s, want %s", c.address, c.link, got, c.want)
+			t.Errorf("the source address of a request for %s on the link %s is %s, want %s", c.address, c.link, got, c.want)
 		}
 	}
 }

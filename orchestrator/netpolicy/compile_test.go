@@ -89,8 +89,8 @@ func TestGolden(t *testing.T) {
 }
 
 // TestRandomWorlds checks random connections in random clusters. The tables of the nodes have to
-// give the same verdict as the oracle. A connection has to pass the table of the sender's node and
-// the table of the receiver's node.
+// give the same verdict as the oracle, which is the function allows. The tables permit a connection
+// if both the table of the sender's node and the table of the receiver's node permit it.
 func TestRandomWorlds(t *testing.T) {
 	seen := map[bool]int{}
 	for seed := range uint64(1000) {
@@ -123,7 +123,7 @@ func TestRandomWorlds(t *testing.T) {
 		}
 	}
 	if seen[true] < 10000 || seen[false] < 10000 {
-		t.Errorf("passed and dropped: %v; both should be frequent", seen)
+		t.Errorf("number of connections by verdict: %v, want at least 10000 that pass and 10000 that are dropped", seen)
 	}
 }
 
@@ -145,8 +145,9 @@ func link(w Input, node string, a netip.Addr) string {
 	return "eth0"
 }
 
-// randomPacket returns a packet from or to a pod, its protocol, and the nodes of its pods, which
-// filter the packet. The list of nodes is empty if no two addresses of the same family were found.
+// randomPacket returns a packet, its protocol, and the nodes that filter the packet: those of the
+// pods that send or receive it. The list of nodes is empty if there is no such pod, or if no two
+// addresses of the same family were found.
 func randomPacket(r *rand.Rand, w Input) (p packet, protocol corev1.Protocol, on []string) {
 	v6 := r.IntN(2) == 1
 	end := func() netip.Addr {
@@ -303,36 +304,37 @@ func randomPorts(r *rand.Rand) (out []networkingv1.NetworkPolicyPort) {
 	return out
 }
 
-// TestGates checks that the node drops packets of an unknown pod on the bridge, and packets from
-// another link with the address of a pod as their source. It also checks that DenyAll drops all
-// packets of pods.
+// TestGates checks that the node drops packets from or to a pod that it does not know yet, and
+// packets from another link with the address of a pod as their source. It also checks that DenyAll
+// drops all packets from and to pods.
 func TestGates(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
 	w := worldOf(t, 1, string(documents))
 	table := compiled(t, w)
 	a := netip.MustParseAddr
-	// No policy selects the pod with the first address.
+	// known is the address of a pod that no policy selects. unknown is the address of a pod that
+	// the node does not know yet.
 	known, unknown := a("10.244.1.20"), a("10.244.1.99")
 	for _, c := range []struct {
 		what string
 		p    packet
 		want bool
 	}{
-		{"a pod that no policy selects, to outside", packet{from: known, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, true},
-		{"from outside to it", packet{from: a("192.0.2.1"), to: known, in: "eth0", out: "cni0"}, true},
-		{"a pod that is not known yet, to outside", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, false},
-		{"from outside to it", packet{from: a("192.0.2.1"), to: unknown, in: "eth0", out: "cni0"}, false},
-		{"from another pod to it", packet{from: known, to: unknown, in: "cni0", out: "cni0"}, false},
-		{"its answers to the node's questions", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0", established: true}, true},
-		{"a pod by its link-local address", packet{from: a("fe80::1"), to: a("fe80::2"), in: "cni0", out: "cni0"}, false},
-		{"its neighbours", packet{from: a("fe80::1"), to: a("ff02::1:ff00:2"), in: "cni0", out: "cni0", neighbour: true}, true},
-		{"what calls itself that, and is routed", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0", neighbour: true}, false},
+		{"a pod that no policy selects, to the outside", packet{from: known, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, true},
+		{"from the outside to a pod that no policy selects", packet{from: a("192.0.2.1"), to: known, in: "eth0", out: "cni0"}, true},
+		{"an unknown pod, to the outside", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, false},
+		{"from the outside to an unknown pod", packet{from: a("192.0.2.1"), to: unknown, in: "eth0", out: "cni0"}, false},
+		{"from a known pod to an unknown pod", packet{from: known, to: unknown, in: "cni0", out: "cni0"}, false},
+		{"an unknown pod, in an established connection", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0", established: true}, true},
+		{"a pod, to a link-local address", packet{from: a("fe80::1"), to: a("fe80::2"), in: "cni0", out: "cni0"}, false},
+		{"a neighbor solicitation of a pod", packet{from: a("fe80::1"), to: a("ff02::1:ff00:2"), in: "cni0", out: "cni0", neighbour: true}, true},
+		{"a neighbor solicitation of an unknown pod, routed to the outside", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0", neighbour: true}, false},
 		{"a packet from outside with the pod's own address as its source", packet{from: known, to: known, in: "eth0", out: "cni0"}, false},
-		{"itself, through a Service", packet{from: known, to: known, in: "cni0", out: "cni0"}, true},
-		{"a pod of another node, by the tunnel", packet{from: a("10.244.2.30"), to: known, in: "mesh0", out: "cni0"}, true},
+		{"a pod to itself, through a Service", packet{from: known, to: known, in: "cni0", out: "cni0"}, true},
+		{"a pod of another node, through the tunnel", packet{from: a("10.244.2.30"), to: known, in: "mesh0", out: "cni0"}, true},
 		{"a packet from outside with the address of a pod as its source", packet{from: a("10.244.2.30"), to: known, in: "eth0", out: "cni0"}, false},
-		{"what has nothing to do with pods", packet{from: a("192.0.2.1"), to: a("198.51.100.1"), in: "eth0", out: "eth1"}, true},
+		{"a packet neither from nor to a pod", packet{from: a("192.0.2.1"), to: a("198.51.100.1"), in: "eth0", out: "eth1"}, true},
 	} {
 		if got := passes(table, c.p); got != c.want {
 			t.Errorf("%s: passes: %v, want %v", c.what, got, c.want)
@@ -351,8 +353,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestProblems checks policies that the API server would have rejected. They must be reported,
-// allow nothing, and not affect other policies.
+// TestProblems checks policies that the API server would have rejected. Compile must report a
+// problem for each such policy, and the policy must allow nothing.
 func TestProblems(t *testing.T) {
 	const pod = `
 kind: Pod
@@ -380,19 +382,20 @@ spec: {podSelector: {}, ingress: [%s]}`
 		}
 		p := packet{from: netip.MustParseAddr("10.0.0.1"), to: netip.MustParseAddr("10.244.0.2"), protocol: 6, port: 80, in: "eth0", out: "cni0"}
 		if passes(table, p) {
-			t.Errorf("%s: passes", rule)
+			t.Errorf("%s: the packet passes, although the policy is invalid", rule)
 		}
 		if strings.Contains(table.String(), "10.244.1.2") {
-			t.Errorf("a pod's address in another node's range was used:\n%s", table)
+			t.Errorf("the table has an address of a pod that is in the range of another node:\n%s", table)
 		}
 	}
 	if long := name(ingress, strings.Repeat("n", 63), strings.Repeat("p", 253)); len(long) > maxNameLen {
-		t.Errorf("a name has %d bytes", len(long))
+		t.Errorf("a name has %d bytes, want at most maxNameLen", len(long))
 	}
 }
 
-// TestBounds checks that duplicates of peers and ports do not change the table, and that the bound
-// of one namespace does not affect other namespaces.
+// TestBounds checks that duplicates of peers and ports do not change the table. It also checks that
+// policies of a namespace beyond its limit are rejected, and that the limit does not affect other
+// namespaces.
 func TestBounds(t *testing.T) {
 	const world = `
 kind: Pod
@@ -403,15 +406,15 @@ status: {phase: Running, podIPs: [{ip: 10.244.0.2}]}
 kind: NetworkPolicy
 metadata: {name: p, namespace: one}
 spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
-	twice := func(from, port string) string {
+	compile := func(from, port string) string {
 		table, problems := Compile(worldOf(t, 0, fmt.Sprintf(world, from, port)))
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
 		return table.String()
 	}
-	once := twice("{podSelector: {}}", "{port: 80}, {port: http}, {}")
-	if got := twice("{podSelector: {}}, {podSelector: {}}, {podSelector: {matchLabels: {a: x}}}", "{port: 80}, {port: http}, {port: 80}, {}, {port: http}, {}"); got != once {
+	once := compile("{podSelector: {}}", "{port: 80}, {port: http}, {}")
+	if got := compile("{podSelector: {}}, {podSelector: {}}, {podSelector: {matchLabels: {a: x}}}", "{port: 80}, {port: http}, {port: 80}, {}, {port: http}, {}"); got != once {
 		t.Errorf("with duplicates:\n%s\nwithout:\n%s", got, once)
 	}
 	c := compiler{spent: map[string]int{}}
@@ -421,7 +424,7 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 		ok        bool
 	}{{"one", maxNamespaceItems - 1, true}, {"one", 1, true}, {"one", 1, false}, {"one", 1, false}, {"two", 1, true}, {"three", maxNamespaceItems + 1, false}} {
 		if ok := c.affordable(rule{name: "r", namespace: step.namespace}, step.costs); ok != step.ok {
-			t.Errorf("step %d: %t", i, ok)
+			t.Errorf("step %d: affordable: %t, want %t", i, ok, step.ok)
 		}
 	}
 	if len(c.problems) != 2 || !strings.Contains(c.problems[0].Error(), "the policies of namespace one have more than 524288 peers and ports on this node") {
@@ -429,8 +432,8 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 	}
 }
 
-// TestTooMuch checks the bound on the policies of all namespaces together. Beyond the bound, the
-// policies of the namespace with the largest policies allow nothing, and all other policies are
+// TestTooMuch checks the limit on the size of all policies together. Beyond this limit, the
+// policies of the namespace with the largest policies allow nothing. All other policies are
 // enforced.
 func TestTooMuch(t *testing.T) {
 	const world = `
@@ -473,14 +476,14 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}`
 			t.Errorf("to %s port %d: passes: %v, want %v", c.to, c.port, got, c.want)
 		}
 	}
-	// No policy restricts the egress of the namespace greedy. With smaller policies, its ingress
-	// policies are enforced again.
+	// No policy restricts the egress of the namespace greedy, so egress stays permitted. After one
+	// of its policies is deleted, the others fit, and are enforced again.
 	if !passes(table, packet{from: netip.MustParseAddr("10.244.0.2"), to: outside, protocol: tcp, port: 80, in: "cni0", out: "eth0"}) {
 		t.Error("egress is dropped although no policy restricts it")
 	}
 	w.Policies = w.Policies[:2]
 	table, problems = Compile(w)
 	if len(problems) > 0 || !passes(table, packet{from: outside, to: netip.MustParseAddr("10.244.0.2"), protocol: tcp, port: 80, in: "eth0", out: "cni0"}) {
-		t.Errorf("the rules that fit are not active: %v", problems)
+		t.Errorf("the policies are not enforced, although they fit: %v", problems)
 	}
 }

@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	// The constant quiet is the time without an answer after which a packet counts as dropped. The
-	// constant prompt is the longest wait for the answer to an accepted packet.
+	// The constant quiet is the time to wait for an answer if the packet should be dropped. The
+	// constant prompt is the time to wait if the packet should pass.
 	quiet  = 500 * time.Millisecond
 	prompt = 20 * time.Second
 )
 
-// testCluster is a node with a bridge, tunnel and outside link. Behind each link is a network
-// namespace, here called a place, with a server.
+// testCluster is a node with a bridge, a tunnel, and a link to the outside. Each pod or host that
+// the node reaches by them is a network namespace, here called a place, with servers.
 type testCluster struct {
 	places map[string]*rtnltest.Namespace
 }
@@ -76,8 +76,8 @@ func newCluster(t *testing.T) *testCluster {
 	return c
 }
 
-// place makes the network namespace of a pod or host and starts its servers. addresses has an
-// address of each family and then a gateway of each family.
+// place creates the network namespace of a pod or host and starts its servers. The list addresses
+// has four elements: an address of each family, and then a gateway of each family.
 func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	o := rtnltest.NewOther(t)
@@ -129,7 +129,8 @@ func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 	}
 }
 
-// dial opens a TCP connection from a place, or from the node itself if from is empty.
+// dial opens a TCP connection from a place to an address. If the name of the place is empty, it
+// opens the connection from the node.
 func (c *testCluster) dial(from, to string, patience time.Duration) (conn net.Conn, err error) {
 	if from == "" {
 		return net.DialTimeout("tcp", to, patience)
@@ -138,8 +139,8 @@ func (c *testCluster) dial(from, to string, patience time.Duration) (conn net.Co
 	return conn, err
 }
 
-// reaches sends to a server and returns nil if an answer arrives. It uses UDP for port 53, and TCP
-// for all other ports.
+// reaches sends a request to a server, and returns nil if an answer arrives within the time
+// patience. It uses UDP for port 53, and TCP for all other ports.
 func (c *testCluster) reaches(from, to string, patience time.Duration) error {
 	if !strings.HasSuffix(to, ":53") {
 		conn, err := c.dial(from, to, patience)
@@ -255,9 +256,9 @@ spec:
     ports: [{port: http}]
 `
 
-// TestKernel sends packets through the tables: between pods of one node over the bridge, from and
-// to a pod of another node, from and to the outside, and from the node, in both families. It does
-// so before the policies exist, with them, and after their removal.
+// TestKernel checks which packets the kernel passes before the policies exist, with the policies,
+// and after their removal. The packets are between pods of the node, from and to a pod of another
+// node, from and to the outside, and from the node, in both families.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -290,14 +291,14 @@ func TestKernel(t *testing.T) {
 			name, port, _ := strings.Cut(x.to, ":")
 			c.expect(t, x.from, hosts[name]+":"+port, x.want)
 		}
-		// An ICMP error for a packet of a pod reaches the pod despite the pod's ingress policy. The
-		// error here is "port unreachable". The error "packet too big", from which a pod learns the
-		// MTU of a path, passes the chains in the same way.
+		// An ICMP error about a packet of a pod reaches the pod, although its ingress policy does
+		// not permit ICMP. The error here is "port unreachable". The error "packet too big", from
+		// which a pod learns the MTU of a path, passes the chains in the same way.
 		if err := c.refused("web", hosts["outside"]+":9"); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("web to a closed port of outside: %v, want a refusal", err)
+			t.Errorf("web to a closed port of the host outside: %v, want the error connection refused", err)
 		}
-		// Without its Pod object, the pod idle is like a pod that is unknown yet or already
-		// deleted.
+		// The Pod object of idle is removed, so idle is like a pod that the node does not know yet,
+		// or a pod that is already deleted. Only the node can connect to such a pod.
 		without := w
 		without.Pods = append(without.Pods[:2:2], without.Pods[3:]...)
 		write(t, compiled(t, without))
@@ -331,9 +332,10 @@ func TestService(t *testing.T) {
 	c.expect(t, "client", "10.96.0.3:80", true)
 }
 
-// redirect simulates the service proxy. It rewrites the destination of packets to the service
-// before routing. If a pod connects to itself, redirect also rewrites the source to the node's
-// address.
+// redirect adds the rules by which the service proxy translates addresses. Before routing, the
+// rules replace the address and port of a Service, as the destination of a packet, by the address
+// and port of a pod. If the pod connects to itself, they also replace the source by the address of
+// the node.
 func redirect(t *testing.T, service string, port uint16, pod string, to uint16) {
 	t.Helper()
 	conn, err := nftables.New()
@@ -421,7 +423,7 @@ func TestLarge(t *testing.T) {
 	}
 	runtime.LockOSThread()
 	if have, err := (kernel{}).read(); have != "" || err != nil {
-		t.Fatalf("there is %q, %v", have, err)
+		t.Fatalf("the kernel has the table %q before the test, %v", have, err)
 	}
 	var many []Element
 	for a := netip.MustParseAddr("10.0.0.0"); len(many) < 20000; a = a.Next() {
@@ -435,7 +437,7 @@ func TestLarge(t *testing.T) {
 	conn.FlushChain(&nftables.Chain{Name: ingress, Table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}})
 	must(t, conn.Flush())
 	if have, err := (kernel{}).read(); have != "" || err != nil {
-		t.Errorf("without the rules of a chain there is %q, %v", have, err)
+		t.Errorf("read returns %q, %v after the rules of a chain were removed, want an empty text", have, err)
 	}
 	write(t, Table{})
 	write(t, DenyAll(emptyWorld(1)))
@@ -475,7 +477,7 @@ func TestListed(t *testing.T) {
 		"ip saddr @ingress/shop/web/0/blocks4 ip daddr . meta l4proto . th dport @ingress/shop/web/0/named4 accept",
 	} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("there is no %q in\n%s", want, out)
+			t.Errorf("the list of nft has no %q:\n%s", want, out)
 		}
 	}
 }
@@ -492,6 +494,6 @@ func write(t *testing.T, table Table) {
 	}
 	must(t, err)
 	if have, err := (kernel{}).read(); have != table.Fingerprint() || err != nil {
-		t.Fatalf("written %s, read %q, %v", table.Fingerprint(), have, err)
+		t.Fatalf("the fingerprint of the written table is %s, and read returns %q, %v", table.Fingerprint(), have, err)
 	}
 }

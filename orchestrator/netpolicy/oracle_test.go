@@ -22,10 +22,10 @@ func allows(w Input, from, to netip.Addr, protocol corev1.Protocol, port int32) 
 		side(w, networkingv1.PolicyTypeIngress, receiver, from, sender, receiver, protocol, port)
 }
 
-// side reports whether the policies of the direction t permit a connection. These policies select
-// pod, which is at one end. address and peer are the other end, and receiver is the pod that the
-// connection goes to. The connection is permitted if no policy selects pod, or if at least one rule
-// allows the other end.
+// side reports whether the policies of the direction t permit a connection between pod and the
+// other end, which has an address and is peer if it is a pod. The pod that accepts the connection
+// is receiver. The policies permit the connection if pod is nil, if none of them selects pod, or if
+// a rule of a policy that selects pod permits the other end and the port.
 func side(
 	w Input, t networkingv1.PolicyType, pod *corev1.Pod, address netip.Addr, peer, receiver *corev1.Pod, protocol corev1.Protocol, port int32,
 ) bool {
@@ -61,6 +61,8 @@ func side(
 	return !isolated
 }
 
+// peerFits reports whether a rule of a policy in a namespace permits an address, which is that of
+// pod. A rule without peers permits every address.
 func peerFits(w Input, namespace string, peers []networkingv1.NetworkPolicyPeer, address netip.Addr, pod *corev1.Pod) bool {
 	if len(peers) == 0 {
 		return true
@@ -94,6 +96,7 @@ func peerFits(w Input, namespace string, peers []networkingv1.NetworkPolicyPeer,
 	return false
 }
 
+// portFits reports whether a rule permits a port. A named port is a port of the pod receiver.
 func portFits(ports []networkingv1.NetworkPolicyPort, receiver *corev1.Pod, protocol corev1.Protocol, port int32) bool {
 	if len(ports) == 0 {
 		return true
@@ -147,7 +150,8 @@ func fits(s metav1.LabelSelector, have map[string]string) bool {
 	return true
 }
 
-// owner returns the pod with the address, or nil. It omits pods that policies cannot select.
+// owner returns the pod with the address a, or nil if there is none. It ignores pods that policies
+// cannot select: pods of the host network, and pods that have ended.
 func owner(w Input, a netip.Addr) *corev1.Pod {
 	for _, p := range w.Pods {
 		if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
@@ -166,9 +170,9 @@ type packet struct {
 	from, to    netip.Addr
 	protocol    uint8
 	port        uint16
-	in, out     string
+	in, out     string // the links
 	established bool
-	neighbour   bool
+	neighbour   bool // a message of neighbor discovery
 }
 
 // passes reports whether the table accepts a forwarded packet.
@@ -212,8 +216,8 @@ func chainOf(t Table, name string) Chain {
 	return t.Chains[slices.IndexFunc(t.Chains, func(c Chain) bool { return c.Name == name })]
 }
 
-// test reports whether the packet matches. If the set of the match is a map, test also returns the
-// chain of the map's element.
+// test reports whether the packet matches m. If the set of m is a map, test also returns the chain
+// to which the map leads for this packet.
 func test(t Table, m Match, p packet) (string, bool) {
 	var look netip.Addr
 	switch m.Test {

@@ -62,16 +62,16 @@ func TestWatch(t *testing.T) {
 	f, err := watch(t.Context(), api, env)
 	must(t, err)
 	if _, err := f.input(); err == nil || !strings.Contains(err.Error(), "waiting for the first lists") {
-		t.Errorf("without rights: %v", err)
+		t.Errorf("the input without rights has the error %v, want waiting", err)
 	}
 	close(rights)
-	wait(t, f, "a refusal is told", func() bool {
+	wait(t, f, "the error of a list is reported", func() bool {
 		_, err := f.input()
 		return err != nil && strings.Contains(err.Error(), "networkpolicies is forbidden")
 	})
 	close(refused)
 	want := compiled(t, w).String()
-	wait(t, f, "the world is known", func() bool {
+	wait(t, f, "the input has all objects", func() bool {
 		got, err := f.input()
 		return err == nil && compiled(t, got).String() == want
 	})
@@ -79,28 +79,29 @@ func TestWatch(t *testing.T) {
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.12"}}
 	_, err = api.CoreV1().Pods(pod.Namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 	must(t, err)
-	wait(t, f, "a pod has its address", func() bool {
+	wait(t, f, "the input has the address of the pod", func() bool {
 		got, err := f.input()
 		return err == nil && strings.Contains(compiled(t, got).String(), "10.244.1.12")
 	})
 	must(t, api.NetworkingV1().NetworkPolicies("shop").Delete(t.Context(), "nothing", metav1.DeleteOptions{}))
-	wait(t, f, "a policy is deleted", func() bool {
+	wait(t, f, "the input does not have the deleted policy", func() bool {
 		got, err := f.input()
 		return err == nil && len(got.Policies) == 1
 	})
 }
 
-// wait waits up to a minute for a condition. It checks the condition after each signal of the
-// watcher.
-func wait(t *testing.T, f *watcher, what string, is func() bool) {
+// wait waits, for a minute at most, until the function reached returns true. It calls this function
+// after each signal of the watcher. The text what describes the expected state in the failure
+// message.
+func wait(t *testing.T, f *watcher, what string, reached func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
-	for !is() {
+	for !reached() {
 		select {
 		case <-f.changed:
 		case <-deadline:
 			_, err := f.input()
-			t.Fatalf("%s: not told in a minute; %v", what, err)
+			t.Fatalf("%s: not true after a minute; the error of the input is %v", what, err)
 		}
 	}
 }

@@ -6,13 +6,15 @@ import (
 	"testing"
 )
 
+// TestMasks checks the prefix length of the part that a node gets of each pod range. A range that
+// is smaller than this part goes to a single node.
 func TestMasks(t *testing.T) {
 	ranges := []netip.Prefix{
 		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.9.8.0/26"),
 		netip.MustParsePrefix("fd00::/48"), netip.MustParsePrefix("fd00::/112"),
 	}
 	if got, want := masks(ranges), []int{24, 26, 64, 112}; !slices.Equal(got, want) {
-		t.Errorf("shares of %v: %v, want %v", ranges, got, want)
+		t.Errorf("prefix lengths of the nodes in %v: %v, want %v", ranges, got, want)
 	}
 }
 

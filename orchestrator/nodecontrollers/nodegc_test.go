@@ -18,16 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestDeleteNodes checks that existing Nodes are deleted with their pods, even a Node that is
-// registered again at once. A missing Node is not an error, and a Node that is newer than the
-// request stays.
+// TestDeleteNodes checks that the Nodes of a request are deleted with their pods. A Node that its
+// machine registers again after the deletion is deleted again. A missing Node is not an error. A
+// Node that was created after the request belongs to a new machine, and is not deleted.
 func TestDeleteNodes(t *testing.T) {
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node}}
 	}
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	later := node("w4") // another machine has taken the name
+	later := node("w4") // the Node of another machine with the name of the removed one
 	later.CreationTimestamp = metav1.NewTime(asked.Add(time.Second))
 	order := func(names ...string) nodespec.NodeGCRequest {
 		return nodespec.NodeGCRequest{Names: names, MadeBefore: asked}
@@ -75,7 +75,7 @@ func TestDeleteNodes(t *testing.T) {
 	}
 	for _, name := range []string{"a", "b"} {
 		if _, err := client.CoreV1().Pods("n").Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			t.Errorf("pod %s of a Node that is gone: %v", name, err)
+			t.Errorf("pod %s of a deleted Node: %v, want not found", name, err)
 		}
 	}
 	if there, err := deleteNodes(t.Context(), client, order("w1"), time.Hour); err != nil || len(there) != 0 {

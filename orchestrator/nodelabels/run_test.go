@@ -82,7 +82,7 @@ func TestRun(t *testing.T) {
 			select {
 			case event = <-watching.ResultChan():
 			case <-ctx.Done():
-				t.Fatalf("labels %v, taints %s", have.Labels, shown(have.Spec.Taints))
+				t.Fatalf("the Node does not get the expected labels and taints: labels %v, taints %s", have.Labels, shown(have.Spec.Taints))
 			}
 			if n, ok := event.Object.(*corev1.Node); ok && n.Name == "n" {
 				have = n
@@ -99,7 +99,7 @@ func TestRun(t *testing.T) {
 	})
 	other, err := client.CoreV1().Nodes().Get(ctx, "other", metav1.GetOptions{})
 	if err != nil || shown(other.Spec.Taints) != "x:NoSchedule" || len(other.Annotations) > 0 {
-		t.Errorf("a Node that says nothing: %v, %v", other, err)
+		t.Errorf("a Node without configured labels and taints was changed: %v, %v", other, err)
 	}
 	cancel()
 	for range 2 {
@@ -113,7 +113,7 @@ func TestRun(t *testing.T) {
 func TestRead(t *testing.T) {
 	dirs := dirs.In(t.TempDir())
 	if _, err := Read(dirs); err == nil {
-		t.Error("no file: no error")
+		t.Error("Read returns no error without a file")
 	}
 	if err := os.MkdirAll(dirs.Node, 0o700); err != nil {
 		t.Fatal(err)
@@ -122,6 +122,6 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Read(dirs); err == nil {
-		t.Error("half a file: no error")
+		t.Error("Read returns no error for a truncated file")
 	}
 }

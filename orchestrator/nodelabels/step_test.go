@@ -49,27 +49,30 @@ func shown(taints []corev1.Taint) string {
 	return strings.Join(words, " ")
 }
 
-// TestLabels checks the changes of LabelStep to labels.
+// TestLabels checks the changes of LabelStep to the labels of a Node. Each case has the labels of
+// the Node before the step (have), the annotation with the keys of our labels (keys), the
+// configured labels (want), and the labels with which the kubelet registered the Node (registered).
+// The expected results are the labels (then) and the annotation (remembered) after the step.
 func TestLabels(t *testing.T) {
 	for name, c := range map[string]struct {
 		have, keys, want, registered string
 		then, remembered             string
 	}{
-		"nothing":                         {"kubernetes.io/hostname=n", "", "", "", "kubernetes.io/hostname=n", ""},
-		"a new Node":                      {"h=n a=1", "", "a=1", "a=1", "a=1 h=n", `["a"]`},
-		"on a Node that was there":        {"h=n", "", "a=1 b=", "", "a=1 b= h=n", `["a","b"]`},
-		"another value":                   {"a=1", `["a"]`, "a=2", "a=1", "a=2", `["a"]`},
-		"one is removed":                  {"a=1 b=1", `["a","b"]`, "b=1", "", "b=1", `["b"]`},
-		"all go":                          {"a=1 h=n", `["a"]`, "", "a=1", "h=n", "[]"},
-		"changed before it was noted":     {"a=1 b=1 h=n", "", "b=2", "a=1 b=1", "b=2 h=n", `["b"]`},
-		"removed before it was recorded":  {"a=1 h=n", "", "", "a=1", "h=n", "[]"},
-		"others' stay":                    {"a=1 x=1", `["a"]`, "", "", "x=1", "[]"},
-		"others' set what was ours":       {"a=1", "[]", "", "a=1", "a=1", "[]"},
-		"others' were not registered":     {"a=2", "", "", "a=1", "a=2", "[]"},
-		"others' is stated":               {"x=1", "", "x=2", "", "x=2", `["x"]`},
-		"another client changed ours":     {"a=9", `["a"]`, "a=1", "", "a=1", `["a"]`},
-		"another client removed ours":     {"", `["a"]`, "a=1", "", "a=1", `["a"]`},
-		"another client wrote the record": {"a=1", `nonsense`, "b=1", "", "a=1 b=1", `["b"]`},
+		"no configured labels":                           {"kubernetes.io/hostname=n", "", "", "", "kubernetes.io/hostname=n", ""},
+		"new Node":                                       {"h=n a=1", "", "a=1", "a=1", "a=1 h=n", `["a"]`},
+		"existing Node":                                  {"h=n", "", "a=1 b=", "", "a=1 b= h=n", `["a","b"]`},
+		"configured value changed":                       {"a=1", `["a"]`, "a=2", "a=1", "a=2", `["a"]`},
+		"a configured label is removed":                  {"a=1 b=1", `["a","b"]`, "b=1", "", "b=1", `["b"]`},
+		"all configured labels are removed":              {"a=1 h=n", `["a"]`, "", "a=1", "h=n", "[]"},
+		"configuration changed before the first step":    {"a=1 b=1 h=n", "", "b=2", "a=1 b=1", "b=2 h=n", `["b"]`},
+		"configuration emptied before the first step":    {"a=1 h=n", "", "", "a=1", "h=n", "[]"},
+		"label of another client":                        {"a=1 x=1", `["a"]`, "", "", "x=1", "[]"},
+		"another client set our former label again":      {"a=1", "[]", "", "a=1", "a=1", "[]"},
+		"another client changed a registered label":      {"a=2", "", "", "a=1", "a=2", "[]"},
+		"configured label had a value of another client": {"x=1", "", "x=2", "", "x=2", `["x"]`},
+		"another client changed ours":                    {"a=9", `["a"]`, "a=1", "", "a=1", `["a"]`},
+		"another client removed ours":                    {"", `["a"]`, "a=1", "", "a=1", `["a"]`},
+		"another client damaged the annotation":          {"a=1", `nonsense`, "b=1", "", "a=1 b=1", `["b"]`},
 	} {
 		n := Node{Labels: labelled(c.have), Keys: c.keys}
 		want, registered := nodespec.NodeLabels{Labels: labelled(c.want)}, nodespec.NodeLabels{Labels: labelled(c.registered)}
@@ -78,33 +81,36 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%s: %v, %s; want %s, %s", name, got.Labels, got.Keys, c.then, c.remembered)
 		}
 		if again := LabelStep(got, want, registered); !again.empty() {
-			t.Errorf("%s: again %v", name, again)
+			t.Errorf("%s: a second step has the changes %v", name, again)
 		}
 	}
 }
 
-// TestTaints checks the changes that LabelStep and TaintStep together make to taints.
+// TestTaints checks the changes that LabelStep and TaintStep together make to the taints of a Node.
+// Each case has the taints of the Node (have), those of them that TaintStep set before (before),
+// and the configured taints (want). The expected results are the taints of the Node (then), and
+// those of them that TaintStep has set (set).
 func TestTaints(t *testing.T) {
 	const waits = "orlop.dev/taints-pending:NoSchedule"
 	for name, c := range map[string]struct {
 		have, before, want string
 		then, set          string
 	}{
-		"nothing":                     {"x:NoSchedule", "", "", "x:NoSchedule", ""},
-		"a new Node":                  {"node-role.kubernetes.io/control-plane:NoSchedule " + waits, "", "a=1:NoSchedule", "node-role.kubernetes.io/control-plane:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
-		"a new Node wants none":       {waits, "", "", "", ""},
-		"on a Node that was there":    {"x:NoExecute", "", "a=1:NoSchedule a=1:NoExecute", "x:NoExecute a=1:NoSchedule a=1:NoExecute", "a=1:NoExecute a=1:NoSchedule"},
-		"another value":               {"a=1:NoSchedule x:NoSchedule", "a=1:NoSchedule", "a=2:NoSchedule", "a=2:NoSchedule x:NoSchedule", "a=2:NoSchedule"},
-		"another effect":              {"a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoExecute", "a=1:NoExecute", "a=1:NoExecute"},
-		"one is removed":              {"a:NoSchedule b:NoSchedule", "a:NoSchedule b:NoSchedule", "b:NoSchedule", "b:NoSchedule", "b:NoSchedule"},
-		"all go":                      {"a:NoSchedule", "a:NoSchedule", "", "", ""},
-		"others' stay":                {"a:NoSchedule x:NoSchedule a:NoExecute", "a:NoSchedule", "", "x:NoSchedule a:NoExecute", ""},
-		"others' is stated":           {"x=1:NoSchedule", "", "x=1:NoSchedule", "x=1:NoSchedule", ""},
-		"others' is stated otherwise": {"x=1:NoSchedule", "", "x=2:NoSchedule", "x=1:NoSchedule", ""},
-		"another client changed ours": {"a=9:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule"},
-		"another client removed ours": {"x:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "x:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
-		"removed and not wanted":      {"x:NoSchedule", "a=1:NoSchedule", "", "x:NoSchedule", ""},
-		"Kubernetes' own":             {"node.kubernetes.io/unreachable:NoExecute", "", "node.kubernetes.io/unreachable:NoExecute node-role.kubernetes.io/control-plane:NoSchedule orlop.dev/x:NoSchedule", "node.kubernetes.io/unreachable:NoExecute", ""},
+		"no configured taints":                       {"x:NoSchedule", "", "", "x:NoSchedule", ""},
+		"new Node":                                   {"node-role.kubernetes.io/control-plane:NoSchedule " + waits, "", "a=1:NoSchedule", "node-role.kubernetes.io/control-plane:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
+		"new Node without configured taints":         {waits, "", "", "", ""},
+		"existing Node":                              {"x:NoExecute", "", "a=1:NoSchedule a=1:NoExecute", "x:NoExecute a=1:NoSchedule a=1:NoExecute", "a=1:NoExecute a=1:NoSchedule"},
+		"configured value changed":                   {"a=1:NoSchedule x:NoSchedule", "a=1:NoSchedule", "a=2:NoSchedule", "a=2:NoSchedule x:NoSchedule", "a=2:NoSchedule"},
+		"configured effect changed":                  {"a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoExecute", "a=1:NoExecute", "a=1:NoExecute"},
+		"a configured taint is removed":              {"a:NoSchedule b:NoSchedule", "a:NoSchedule b:NoSchedule", "b:NoSchedule", "b:NoSchedule", "b:NoSchedule"},
+		"all configured taints are removed":          {"a:NoSchedule", "a:NoSchedule", "", "", ""},
+		"taint of another client":                    {"a:NoSchedule x:NoSchedule a:NoExecute", "a:NoSchedule", "", "x:NoSchedule a:NoExecute", ""},
+		"configured taint was set by another client": {"x=1:NoSchedule", "", "x=1:NoSchedule", "x=1:NoSchedule", ""},
+		"another client set another value":           {"x=1:NoSchedule", "", "x=2:NoSchedule", "x=1:NoSchedule", ""},
+		"another client changed ours":                {"a=9:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule"},
+		"another client removed ours":                {"x:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "x:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
+		"another client removed our former taint":    {"x:NoSchedule", "a=1:NoSchedule", "", "x:NoSchedule", ""},
+		"taints with keys of Kubernetes":             {"node.kubernetes.io/unreachable:NoExecute", "", "node.kubernetes.io/unreachable:NoExecute node-role.kubernetes.io/control-plane:NoSchedule orlop.dev/x:NoSchedule", "node.kubernetes.io/unreachable:NoExecute", ""},
 	} {
 		n := Node{Taints: onNode(c.have), Set: encode(tainted(c.before))}
 		want := nodespec.NodeLabels{Taints: tainted(c.want)}
@@ -113,7 +119,7 @@ func TestTaints(t *testing.T) {
 			t.Errorf("%s: %s, %s; want %s, %s", name, shown(got.Taints), got.Set, c.then, c.set)
 		}
 		if c.set == "" && c.want == "" && (got.Wanted != "" || got.Set != "") {
-			t.Errorf("%s: the annotations still list: %s, %s", name, got.Wanted, got.Set)
+			t.Errorf("%s: the annotations are not empty: %s, %s", name, got.Wanted, got.Set)
 		}
 	}
 	n := Node{Taints: onNode("a:NoSchedule"), Set: `[{"key":"a","effect":"NoSchedule"}]`}
@@ -141,13 +147,13 @@ func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 			return n
 		}
 	}
-	t.Fatalf("%v: the changes do not end", n)
+	t.Fatalf("changes to %v remain after eight steps", n)
 	return n
 }
 
-// TestForeignLabelsStay makes random changes to configurations and Nodes, mixed with the steps of
-// both components. Labels and taints of other clients must never change. In the end, all configured
-// labels and taints must be set, and all that were removed from the configuration must be gone.
+// TestForeignLabelsStay makes random changes to configurations and Nodes, and calls the steps of
+// both components in between. Labels and taints of other clients must never change. In the end, the
+// Node has all configured labels and taints, and none that were removed from the configuration.
 func TestForeignLabelsStay(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -165,7 +171,7 @@ func TestForeignLabelsStay(t *testing.T) {
 			tt := nodespec.Taint{Key: keys[r.IntN(4)], Value: value, Effect: effects[r.IntN(2)]}
 			same := func(o corev1.Taint) bool { return o.Key == tt.Key && string(o.Effect) == tt.Effect }
 			switch r.IntN(5) {
-			case 0: // another configuration; labels of other clients have keys of their own
+			case 0: // the configuration changes; labels of other clients have other keys
 				want = nodespec.NodeLabels{Labels: map[string]string{}}
 				for range r.IntN(4) {
 					want.Labels[keys[r.IntN(4)]] = fmt.Sprint(r.IntN(2))

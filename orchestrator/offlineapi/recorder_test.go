@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// groupVersion returns the group and version of a kind.
 func groupVersion(t *testing.T, k kind) schema.GroupVersion {
 	t.Helper()
 	v, err := schema.ParseGroupVersion(k.version)
@@ -78,21 +79,22 @@ func TestStartsOffline(t *testing.T) {
 		pod  *corev1.Pod
 		want bool
 	}{
-		"with the annotation": {with("true", nil), true},
-		"one that does not":   {with("false", nil), false},
-		"one without":         {&corev1.Pod{}, false},
-		"one that is to end":  {with("true", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), false},
-		"one that has ended":  {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
-		"one that has failed": {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), false},
+		"annotation true":  {with("true", nil), true},
+		"annotation false": {with("false", nil), false},
+		"no annotation":    {&corev1.Pod{}, false},
+		"being deleted":    {with("true", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), false},
+		"succeeded":        {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
+		"failed":           {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), false},
 	} {
 		if got := startsOffline(c.pod); got != c.want {
-			t.Errorf("%s: %t", name, got)
+			t.Errorf("a pod with %s starts offline: %t, want %t", name, got, c.want)
 		}
 	}
 }
 
-// TestTrim checks that trim removes two groups of fields: the contents of other nodes' pods, and
-// the fields that change constantly and would cause constant writes of the record.
+// TestTrim checks that trim removes two groups of fields: all fields of pods on other nodes that
+// policies do not use, and the fields that change constantly and would cause constant writes of the
+// record.
 func TestTrim(t *testing.T) {
 	pod := objects(t, `
 kind: Pod
@@ -122,8 +124,8 @@ status: {images: [{}], conditions: [{type: Ready}], addresses: [{type: InternalI
 	}
 }
 
-// TestAlike checks which changes of a pod cause a new pass. The pods have the fields that the
-// informer retains.
+// TestAlike checks which changes of a pod cause a new pass of the recorder: those for which alike
+// reports false. The pods have only the fields that the informer retains.
 func TestAlike(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) any {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 1, Annotations: map[string]string{Annotation: "true", "x": "y"}}}
@@ -145,25 +147,25 @@ func TestAlike(t *testing.T) {
 		before, now any
 		want        bool
 	}{
-		"nothing":                 {pod(nil), pod(nil), true},
-		"a message of its status": {pod(nil), pod(func(p *corev1.Pod) { p.Status.Message = "x" }), true},
-		"a resize":                {pod(nil), pod(func(p *corev1.Pod) { p.Generation = 2 }), false},
-		"an address":              {pod(nil), pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }), false},
-		"it becomes ready":        {pod(becomes(corev1.ConditionFalse)), pod(becomes(corev1.ConditionTrue)), false},
-		"no longer ready":         {pod(becomes(corev1.ConditionTrue)), pod(becomes(corev1.ConditionFalse)), true},
-		"without the annotation":  {pod(nil), pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
-		"it has ended":            {pod(nil), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
-		"another one of its name": {pod(nil), pod(func(p *corev1.Pod) { p.UID = "v" }), false},
+		"no change":                      {pod(nil), pod(nil), true},
+		"message of the status":          {pod(nil), pod(func(p *corev1.Pod) { p.Status.Message = "x" }), true},
+		"resize":                         {pod(nil), pod(func(p *corev1.Pod) { p.Generation = 2 }), false},
+		"new address":                    {pod(nil), pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }), false},
+		"becomes ready":                  {pod(becomes(corev1.ConditionFalse)), pod(becomes(corev1.ConditionTrue)), false},
+		"becomes unready":                {pod(becomes(corev1.ConditionTrue)), pod(becomes(corev1.ConditionFalse)), true},
+		"annotation removed":             {pod(nil), pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
+		"succeeded":                      {pod(nil), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
+		"another pod with the same name": {pod(nil), pod(func(p *corev1.Pod) { p.UID = "v" }), false},
 	} {
 		if got := alike(c.before, c.now); got != c.want {
-			t.Errorf("%s: %t", name, got)
+			t.Errorf("%s: alike reports %t, want %t", name, got, c.want)
 		}
 	}
 }
 
 // TestRead checks that the record contains a pod with the annotation and the objects to which the
-// pod refers. Two kinds of objects are missing in the record and do not block the other objects:
-// those with names that form other paths, and volumes that the node may not read.
+// pod refers. The record omits two kinds of objects, and retains the others: objects with names
+// that would form other paths, and volumes that the node may not read.
 func TestRead(t *testing.T) {
 	const own = `{"metadata": {"name": "p", "namespace": "one", "annotations": {"orlop.dev/start-without-api-server": "true"}}, "spec": {"nodeName": "n1",
 		"imagePullSecrets": [{"name": "../../../services"}, {"name": "../../two/secrets/s"}, {"name": ".."}],
@@ -198,7 +200,7 @@ func TestRead(t *testing.T) {
 	}
 	k := recorder{cluster: "c", node: "n1", kubelet: api.Discovery().RESTClient(), agent: api.Discovery().RESTClient()}
 	if _, _, err := k.read(t.Context()); !apierrors.IsForbidden(err) {
-		t.Errorf("the first time: %v", err)
+		t.Errorf("the first read: %v, want forbidden", err)
 	}
 	r, problems, err := k.read(t.Context())
 	if err != nil || len(problems) > 0 {
@@ -211,15 +213,15 @@ func TestRead(t *testing.T) {
 		t.Errorf("requested %v", asked)
 	}
 	if slices.ContainsFunc(r.Missing, func(m Missing) bool { return m.Resource == "persistentvolumes" || m.Resource == "secrets" }) {
-		t.Errorf("recorded as missing: %v", r.Missing)
+		t.Errorf("the record marks a Secret or a volume as absent: %v", r.Missing)
 	}
 	if _, err := newStore(&r); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestItems checks that items decodes a list object by object, wherever the objects are in the JSON
-// text. A truncated list is an error.
+// TestItems checks that items decodes a list object by object, at any position of the field items
+// in the JSON text. A truncated list is an error.
 func TestItems(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind": "PodList", "metadata": {"x": [1]}, "items": [{"a": "1"}, {"a": "2"}], "more": {}}`: "12",

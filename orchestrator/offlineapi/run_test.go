@@ -33,8 +33,8 @@ type machine struct {
 	dirs   dirs.Dirs
 	ca     *pki.CA
 	server *Server
-	said   chan string
-	ended  chan error
+	said   chan string // the details that the server reports
+	ended  chan error  // the result of Server.Run
 }
 
 // start starts the offline API server of a machine. The server ends with the test.
@@ -106,11 +106,11 @@ func (m *machine) as(t *testing.T, name string) kubernetes.Interface {
 	return client
 }
 
-// TestKubelet checks that the kubelet can start pods with upstream's client. The kubelet watches
-// the pods, reads the objects to which they refer, gets a placeholder token, and writes the status
-// of the pods. The service proxy receives the endpoints that result. A request for an object that
-// the record does not mention fails with "unavailable", and not with "not found". Other changes are
-// rejected.
+// TestKubelet performs, with upstream's client, the requests by which the kubelet starts pods. The
+// kubelet watches the pods, reads the objects to which they refer, gets a placeholder token, and
+// writes the status of the pods. The service proxy receives the endpoints that result from this
+// status. An object that the record marks as absent is not found. A request for an object that the
+// record does not mention fails with "unavailable", and so does each other change.
 func TestKubelet(t *testing.T) {
 	m := start(t)
 	ctx := t.Context()
@@ -130,7 +130,7 @@ func TestKubelet(t *testing.T) {
 		}
 		f.Start(ctx.Done())
 		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-			t.Fatal("the pod is not in the list")
+			t.Fatal("the informers of the pods and of the EndpointSlices do not sync")
 		}
 	}
 	if pod, err := own.Lister().Pods("one").Get("a"); err != nil || pod.UID != "ua" || pod.Status.PodIP != "" {
@@ -141,22 +141,22 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("Secret: %v, %v", s, err)
 	}
 	if _, err := core.ConfigMaps("one").Get(ctx, "optional", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("a Secret that is missing in the record: %v", err)
+		t.Errorf("a ConfigMap that the record marks as absent: %v, want not found", err)
 	}
 	one := metav1.ListOptions{FieldSelector: "metadata.name=optional"}
 	if list, err := core.ConfigMaps("one").List(ctx, one); err != nil || len(list.Items) != 0 {
-		t.Errorf("a list of an object that is missing in the record: %v, %v", list, err)
+		t.Errorf("a list of a ConfigMap that the record marks as absent: %v, %v, want an empty list", list, err)
 	}
 	one.FieldSelector = "metadata.name=unknown"
 	_, err := core.ConfigMaps("one").List(ctx, one)
 	for what, err := range map[string]error{
-		"a ConfigMap that is not in the record": err,
-		"another Secret":                        errorOf(core.Secrets("one").Get(ctx, "unknown", metav1.GetOptions{})),
-		"a ServiceAccount":                      errorOf(core.ServiceAccounts("one").Get(ctx, "default", metav1.GetOptions{})),
-		"deletion":                              core.Pods("one").Delete(ctx, "a", metav1.DeleteOptions{}),
-		"a change of the Node":                  errorOf(core.Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
-		"another kind of patch":                 errorOf(core.Pods("one").Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
-		"a new Node":                            errorOf(core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})),
+		"a ConfigMap that the record does not mention": err,
+		"a Secret that the record does not mention":    errorOf(core.Secrets("one").Get(ctx, "unknown", metav1.GetOptions{})),
+		"a ServiceAccount":                             errorOf(core.ServiceAccounts("one").Get(ctx, "default", metav1.GetOptions{})),
+		"the deletion of a pod":                        core.Pods("one").Delete(ctx, "a", metav1.DeleteOptions{}),
+		"a change of the Node":                         errorOf(core.Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
+		"a merge patch of a pod":                       errorOf(core.Pods("one").Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "status")),
+		"a new Node":                                   errorOf(core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})),
 	} {
 		if !apierrors.IsServiceUnavailable(err) {
 			t.Errorf("%s: %v, want it to be unavailable", what, err)
@@ -173,16 +173,16 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("%v, %v", pod, err)
 	}
 	if s := <-heard; s.Endpoints[0].Addresses[0] != "10.0.0.7" || !*s.Endpoints[0].Conditions.Ready {
-		t.Errorf("the service proxy receives the endpoints %v", s.Endpoints)
+		t.Errorf("the service proxy receives the endpoints %v, want the new address, ready", s.Endpoints)
 	}
 
 	if _, err := os.Stat(m.server.met()); err == nil {
-		t.Error("an API server counts as ready")
+		t.Error("the file that records a ready API server exists too early")
 	}
 
-	// Now an API server is ready. The server ends each watch with an error that makes the client
-	// list again. The node's components no longer trust the offline API server, and it no longer
-	// answers.
+	// Now an API server is ready. The offline API server ends each watch with an error that makes
+	// the client list again. The node's components no longer trust the offline API server, and it
+	// no longer answers.
 	watching, err := core.Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestKubelet(t *testing.T) {
 	if err := m.server.authorities(); err != nil {
 		t.Fatal(err)
 	}
-	// A later process does not serve the record.
+	// A process that starts later does not serve the record.
 	for found := false; !found; {
 		_, err := os.Stat(m.server.met())
 		found = err == nil
@@ -219,7 +219,7 @@ func TestKubelet(t *testing.T) {
 		}
 	}
 	if next, err := New(nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}, m.dirs); err != nil || next.Address() != "" || next.problem != "" {
-		t.Errorf("%v, at %q, problem %q", err, next.Address(), next.problem)
+		t.Errorf("a later process: error %v, address %q, problem %q", err, next.Address(), next.problem)
 	}
 	if content, err := os.ReadFile(m.dirs.Authorities()); err != nil || string(content) != string(m.ca.CertPEM()) {
 		t.Errorf("trusted CAs: %s, %v", content, err)
@@ -228,8 +228,8 @@ func TestKubelet(t *testing.T) {
 
 func errorOf(_ any, err error) error { return err }
 
-// TestStrangers checks that clients without a certificate of a component, for example pods in the
-// machine's network, get no data. A component gets no data that an API server would refuse.
+// TestStrangers checks that a client without a certificate of a component, for example a pod in the
+// machine's network, gets no data. A component gets no data that an API server would deny to it.
 func TestStrangers(t *testing.T) {
 	m := start(t)
 	ctx := t.Context()
@@ -269,7 +269,7 @@ func TestStrangers(t *testing.T) {
 // TestNoRecord checks that the server does not listen without a record or with a damaged record.
 // The components then trust only the cluster's CA.
 func TestNoRecord(t *testing.T) {
-	for name, content := range map[string]string{"nothing": "", "half of one": `{"cluster":"c","node":"n1","obj`, "one without names": `{"cluster":"c","node":"n1","objects":{"pods":[{}]}}`} {
+	for name, content := range map[string]string{"no record": "", "truncated record": `{"cluster":"c","node":"n1","obj`, "record with an object without a name": `{"cluster":"c","node":"n1","objects":{"pods":[{}]}}`} {
 		dirs := dirs.In(t.TempDir())
 		for path, content := range map[string]string{filepath.Join(dirs.Node, nodespec.CA): "the CA\n", filepath.Join(dirs.OfflineAPI, fileName): content} {
 			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -284,7 +284,7 @@ func TestNoRecord(t *testing.T) {
 		}
 		s, err := New(nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}, dirs)
 		if err != nil || s.Address() != "" || (s.problem == "") != (content == "") {
-			t.Errorf("%s: %v, at %q, problem %q", name, err, s.Address(), s.problem)
+			t.Errorf("%s: error %v, address %q, problem %q", name, err, s.Address(), s.problem)
 		}
 		if content, err := os.ReadFile(dirs.Authorities()); err != nil || string(content) != "the CA\n" {
 			t.Errorf("%s: trusted CAs: %q, %v", name, content, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// objects parses YAML documents.
+// objects parses YAML documents. It returns an object for each document.
 func objects(t *testing.T, text string) (all []Object) {
 	t.Helper()
 	for _, document := range strings.Split(text, "\n---\n") {
@@ -95,6 +95,7 @@ data: {k: dg==}`),
 	}, Missing: []Missing{{"configmaps", "one", "optional"}}}
 }
 
+// listen starts a watch of the objects of a selection, from the version since on.
 func listen(t *testing.T, w *store, s selection, since int64) *watch {
 	t.Helper()
 	one, err := w.watch(s, since)
@@ -104,6 +105,7 @@ func listen(t *testing.T, w *store, s selection, since int64) *watch {
 	return one
 }
 
+// all selects all objects of a kind.
 func all(k kind) selection {
 	return selection{kind: k, labels: labels.Everything(), fields: fields.Everything()}
 }
@@ -125,8 +127,8 @@ func endpoints(t *testing.T, w *store) (found []string) {
 	return found
 }
 
-// TestPodsStartAgain checks that a pod has no address until the kubelet reports it, and that the
-// EndpointSlice changes with the status of the pod. Watches receive both changes.
+// TestPodsStartAgain checks that a recorded pod has no address until the kubelet reports one, and
+// that the EndpointSlice changes with the status of the pod. Watches receive both changes.
 func TestPodsStartAgain(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {
@@ -157,12 +159,12 @@ func TestPodsStartAgain(t *testing.T) {
 		t.Errorf("the endpoints are %v, want %v", got, want)
 	}
 	if event := <-told.events; !reflect.DeepEqual(event, pod) {
-		t.Errorf("received %v, want %v", event, pod)
+		t.Errorf("the watch of pods receives %v, want %v", event, pod)
 	}
 	if event := <-slicesTold.events; event["kind"] != "EndpointSlice" {
-		t.Errorf("received %v", event)
+		t.Errorf("the watch of EndpointSlices receives %v", event)
 	}
-	// a client that listed before the change, and starts its watch now
+	// A client listed the pods before the change, and starts its watch now.
 	late := listen(t, w, own, version)
 	if event := <-late.events; !reflect.DeepEqual(event, pod) {
 		t.Errorf("a watch that starts late receives %v", event)
@@ -172,7 +174,7 @@ func TestPodsStartAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := endpoints(t, w)[0]; got != "10.0.0.7 not ready" {
-		t.Errorf("the endpoint is %s", got)
+		t.Errorf("the endpoint of an unready pod is %s", got)
 	}
 	select {
 	case event := <-told.events:
@@ -180,7 +182,7 @@ func TestPodsStartAgain(t *testing.T) {
 	default:
 	}
 	if _, err := w.watch(own, 1_000_000); !apierrors.IsResourceExpired(err) {
-		t.Errorf("a watch from a version of the API server returns %v", err)
+		t.Errorf("a watch from a version that only an API server can have returns %v, want expired", err)
 	}
 	for patch, want := range map[string]string{`{"metadata":{"uid":"other"}}`: "its uid is ua", `{`: "unexpected end"} {
 		if _, err := w.patchStatus(a, []byte(patch)); err == nil || !strings.Contains(err.Error(), want) {
@@ -188,12 +190,12 @@ func TestPodsStartAgain(t *testing.T) {
 		}
 	}
 	if _, err := w.patchStatus(types.NamespacedName{Name: "x"}, []byte(`{}`)); err == nil {
-		t.Error("a missing pod was changed")
+		t.Error("patchStatus changes a pod that does not exist")
 	}
 }
 
-// TestNodeIsNotReady checks that the condition Ready of the Node is Unknown, and that the
-// annotations with the volumes to destroy or to copy are not in the store, also of named pools.
+// TestNodeIsNotReady checks that the condition Ready of the Node is Unknown. It also checks that
+// the store omits the annotations that list volumes to destroy or to copy, for each pool.
 func TestNodeIsNotReady(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {
@@ -222,18 +224,18 @@ func TestSlowWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := listen(t, w, all(pods), w.version)
+	events := listen(t, w, all(pods), w.version)
 	for range maxPending + 2 {
 		if _, err := w.patchStatus(types.NamespacedName{Namespace: "one", Name: "a"}, []byte(`{"status":{}}`)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	heard := 0
-	for range told.events {
+	for range events.events {
 		heard++
 	}
 	if heard != maxPending {
-		t.Errorf("%d events were received", heard)
+		t.Errorf("the watch received %d events before its end, want maxPending", heard)
 	}
 }
 
@@ -257,12 +259,12 @@ func TestSelections(t *testing.T) {
 	s := all(pods)
 	s.labels = labels.SelectorFromSet(labels.Set{"app": "web"})
 	if found, _ := w.list(s); len(found) != 1 {
-		t.Errorf("%d pods with the label", len(found))
+		t.Errorf("%d pods with the label, want 1", len(found))
 	}
 	s = all(pods)
 	s.namespace = "two"
 	if found, _ := w.list(s); len(found) != 1 {
-		t.Errorf("%d pods in the namespace", len(found))
+		t.Errorf("%d pods in the namespace, want 1", len(found))
 	}
 }
 
@@ -271,7 +273,7 @@ func TestSelections(t *testing.T) {
 func TestRecordOfAnotherNode(t *testing.T) {
 	dir := t.TempDir() + "/offline-api"
 	if _, err := Read(dir, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no record: %v", err)
+		t.Errorf("Read without a record: %v, want not exist", err)
 	}
 	want := record(t)
 	if err := writeRecord(dir, *want); err != nil {
@@ -283,7 +285,7 @@ func TestRecordOfAnotherNode(t *testing.T) {
 	}
 	for _, spec := range []nodespec.Spec{{Cluster: "d", Node: nodespec.Node{Name: "n1"}}, {Cluster: "c", Node: nodespec.Node{Name: "m"}}} {
 		if _, err := Read(dir, spec); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%+v reads the record: %v", spec, err)
+			t.Errorf("Read of the record by %+v: %v, want not exist", spec, err)
 		}
 	}
 	for range 2 {
@@ -293,7 +295,7 @@ func TestRecordOfAnotherNode(t *testing.T) {
 	}
 }
 
-// TestKinds compares the names of all kinds with the names in upstream's API.
+// TestKinds checks that the names of all kinds and resources are those of upstream's API.
 func TestKinds(t *testing.T) {
 	mapper := testrestmapper.TestOnlyStaticRESTMapper(scheme.Scheme)
 	for _, k := range kinds {
@@ -309,7 +311,8 @@ func TestKinds(t *testing.T) {
 }
 
 // TestPublishNotReady checks that the endpoints of a Service with publishNotReadyAddresses are
-// ready before their pods are. For example, the members of a database can then find each other.
+// ready although their pods are not ready. So the members of a database, for example, can find each
+// other.
 func TestPublishNotReady(t *testing.T) {
 	r := record(t)
 	r.Objects[services.resource] = objects(t, `
@@ -326,8 +329,8 @@ spec: {publishNotReadyAddresses: true}`)
 	}
 }
 
-// TestPrune checks that prune removes pods from the record, and removes the record with its last
-// pod.
+// TestPrune checks that prune removes all pods from the record that it does not get as its
+// argument. When it removes the last pod, it removes the record, too.
 func TestPrune(t *testing.T) {
 	k := recorder{cluster: "c", node: "n1", dir: t.TempDir()}
 	if err := writeRecord(k.dir, *record(t)); err != nil {

@@ -14,13 +14,13 @@ import (
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // TestAuthorities simulates two years in steps of an hour. From the second CA on, a CA signs only
-// when it has been in the bundle for distributionTime. No certificate outlives the CA that has
-// signed it. There are never more than two CAs.
+// when it has been in the bundle for distributionTime. The CA that signs is valid for at least
+// maxTTL, the longest validity of a certificate. There are never more than two CAs.
 func TestAuthorities(t *testing.T) {
 	const step = time.Hour
 	var all Authorities
-	// by serial number: the time since which the CA is in the bundle
-	believed := map[string]time.Time{}
+	// The time since which a CA is in the bundle, by serial number.
+	published := map[string]time.Time{}
 	made, issuers := 0, map[string]bool{}
 	for now := begin; now.Before(begin.Add(2 * 365 * 24 * time.Hour)); now = now.Add(step) {
 		next, changed, err := all.Next("c", now)
@@ -28,33 +28,33 @@ func TestAuthorities(t *testing.T) {
 			t.Fatal(err)
 		}
 		if changed == slices.Equal(next, all) {
-			t.Fatalf("%v: changed %t, from %d to %d", now, changed, len(all), len(next))
+			t.Fatalf("%v: Next reports changed %t, from %d CAs to %d CAs", now, changed, len(all), len(next))
 		}
 		if all = next; len(all) > 2 {
-			t.Fatalf("%v: %d authorities", now, len(all))
+			t.Fatalf("%v: there are %d CAs", now, len(all))
 		}
 		for _, ca := range all {
-			if _, known := believed[pki.Serial(ca.Cert)]; !known {
-				believed[pki.Serial(ca.Cert)] = now
+			if _, known := published[pki.Serial(ca.Cert)]; !known {
+				published[pki.Serial(ca.Cert)] = now
 				made++
 			}
 		}
 		issuer := all.Issuing(now)
 		issuers[pki.Serial(issuer.Cert)] = true
-		if since := believed[pki.Serial(issuer.Cert)]; made > 1 && now.Sub(since) < distributionTime {
-			t.Fatalf("%v: issues by one that is believed since %v", now, since)
+		if since := published[pki.Serial(issuer.Cert)]; made > 1 && now.Sub(since) < distributionTime {
+			t.Fatalf("%v: the CA that signs has been in the bundle only since %v", now, since)
 		}
 		if end := issuer.Cert.NotAfter; end.Before(now.Add(maxTTL)) {
-			t.Fatalf("%v: issues by one that ends at %v", now, end)
+			t.Fatalf("%v: the CA that signs expires at %v", now, end)
 		}
 	}
 	if made != 13 || len(issuers) < made-1 { // a new CA every 60 days
-		t.Errorf("%d were made, %d have issued", made, len(issuers))
+		t.Errorf("%d CAs were created, want 13, and %d of them signed", made, len(issuers))
 	}
 }
 
-// TestAfterLongAbsence checks that a cluster creates a new CA and signs with it at once, after all
-// its CAs have expired while it was off.
+// TestAfterLongAbsence checks a cluster that was off until all its CAs had expired. It creates a
+// new CA and signs with this CA at once.
 func TestAfterLongAbsence(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestLateSuccessor(t *testing.T) {
 	now := all[0].Cert.NotAfter.Add(-3 * time.Hour)
 	all, _, err = all.Next("c", now)
 	if err != nil || len(all) != 2 || all.Issuing(now) != all[1] {
-		t.Fatalf("%d authorities, %v", len(all), err)
+		t.Fatalf("there are %d CAs, %v, want 2, of which the new one signs", len(all), err)
 	}
 	key, err := pki.NewKey()
 	if err != nil {
@@ -85,10 +85,11 @@ func TestLateSuccessor(t *testing.T) {
 	}
 	cert, err := issue(all[0], "c", &certificates.PodCertificateRequest{}, key.Public(), now)
 	if err != nil || cert.NotAfter.After(all[0].Cert.NotAfter) {
-		t.Errorf("%v, %v", cert.NotAfter, err)
+		t.Errorf("a certificate of the old CA is valid until %v, %v, longer than the CA", cert.NotAfter, err)
 	}
 }
 
+// TestEncoding checks that parse decodes encoded CAs and rejects other texts.
 func TestEncoding(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {
@@ -103,10 +104,10 @@ func TestEncoding(t *testing.T) {
 		t.Errorf("%v, %v", again, err)
 	}
 	for name, text := range map[string][]byte{
-		"no PEM": []byte("x"), "half of one": all[0].CertPEM(), "another's key": append(all[0].CertPEM(), all[1].KeyPEM()...),
+		"no PEM": []byte("x"), "a certificate without a key": all[0].CertPEM(), "the key of another CA": append(all[0].CertPEM(), all[1].KeyPEM()...),
 	} {
 		if got, err := parse(text); err == nil {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("parse accepts %s: %v", name, got)
 		}
 	}
 }

@@ -24,7 +24,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
-// request returns a request of a pod, with a longest validity in seconds.
+// request returns the request of a pod for a certificate. The pod wants a validity of at most this
+// number of seconds.
 func request(t *testing.T, name string, key crypto.Signer, seconds int32) *certificates.PodCertificateRequest {
 	t.Helper()
 	stub, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
@@ -49,7 +50,8 @@ func p256(t *testing.T) *ecdsa.PrivateKey {
 }
 
 // TestSigner checks that a request gets a certificate that the published bundle verifies and that
-// the API accepts. Requests for other signers and answered requests stay unchanged.
+// the validation of the API accepts. A request with annotations is denied. A request for another
+// signer, or one that was denied before, does not change.
 func TestSigner(t *testing.T) {
 	_, edwards, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -89,7 +91,7 @@ func TestSigner(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(cert.URIs) != 1 || cert.URIs[0].String() != "spiffe://c/ns/shop/sa/till" || cert.IsCA || len(cert.DNSNames) > 0 || cert.Subject.String() != "" {
-			t.Errorf("%s: identifies %v, %s", name, cert.URIs, cert.Subject)
+			t.Errorf("%s: the certificate identifies %v, %s", name, cert.URIs, cert.Subject)
 		}
 		for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 			if _, err := cert.Verify(x509.VerifyOptions{Roots: trusted, CurrentTime: begin, KeyUsages: []x509.ExtKeyUsage{use}}); err != nil {
@@ -104,7 +106,7 @@ func TestSigner(t *testing.T) {
 	}
 	if got := status("annotated"); got.Conditions[0].Type != certificates.PodCertificateRequestConditionTypeDenied || got.CertificateChain != "" ||
 		!strings.Contains(got.Conditions[0].Message, "userAnnotations example.com/name: orlop.dev/pods supports none") {
-		t.Errorf("with annotations: %+v", got)
+		t.Errorf("a request with annotations: %+v, want denied", got)
 	}
 	if got := status("other"); len(got.Conditions) > 0 {
 		t.Errorf("a request for another signer: %+v", got)
@@ -113,11 +115,11 @@ func TestSigner(t *testing.T) {
 		t.Errorf("a denied request: %+v", got)
 	}
 
-	// A later process continues with the same CA.
+	// A process that starts later uses the same CA.
 	after := newSigner("c", client, client)
 	after.now = s.now
 	if _, err := after.pass(t.Context()); err != nil || len(after.known) != 1 || !after.known[0].Key.Equal(s.known[0].Key) {
-		t.Errorf("the next process: %v, %v", after.known, err)
+		t.Errorf("the next process uses another CA: %v, %v", after.known, err)
 	}
 }
 
@@ -160,12 +162,12 @@ func TestFailures(t *testing.T) {
 	}
 	for _, action := range client.Actions() {
 		if action.GetVerb() != "get" {
-			t.Errorf("after an unreadable Secret: %v", action)
+			t.Errorf("the signer writes although its Secret is unreadable: %v", action)
 		}
 	}
 
-	// While the bundle cannot be published, no pod would trust a certificate, so the signer issues
-	// none.
+	// The signer issues no certificates while it cannot publish the bundle, because no pod would
+	// trust them.
 	unpublished, client := newTestSigner(good)
 	client.PrependReactor("create", "clustertrustbundles", func(testclient.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no rights")

@@ -43,7 +43,7 @@ func TestKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, plan)
-		// A process that starts now knows the addresses without the API server.
+		// A process that starts now reads the addresses from the bridge, without the API server.
 		agent := New(spec, dirs.System(), nil, nil)
 		if err := agent.recall(); err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// check compares the bridge and its routes with a plan.
+// check checks that the bridge and its routes are those of the plan.
 func check(t *testing.T, plan Plan) {
 	t.Helper()
 	link, err := netlink.LinkByName(Bridge)
@@ -92,13 +92,14 @@ func check(t *testing.T, plan Plan) {
 		}
 		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: destination}, netlink.RT_FILTER_DST)
 		if err != nil || len(routes) != 1 || routes[0].LinkIndex != link.Attrs().Index {
-			t.Errorf("route %s: %v, %v; want one to the bridge", r, routes, err)
+			t.Errorf("routes to %s: %v, %v; want one, to the bridge", r, routes, err)
 		}
 	}
 }
 
-// TestConfigureExternal checks that the cluster DNS has addresses and Services have routes if the
-// network is external. The second run is a process that starts when both exist.
+// TestConfigureExternal checks that, with an external pod network, the cluster DNS has addresses on
+// the machine, and Services have routes. The second run simulates a process that starts when both
+// exist.
 func TestConfigureExternal(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -125,12 +126,12 @@ func TestConfigureExternal(t *testing.T) {
 		for i, a := range want {
 			found, err := netlink.RouteGet(a.AsSlice())
 			if err != nil || len(found) != 1 || found[0].Type != unix.RTN_LOCAL {
-				t.Errorf("%s is not this machine's: %v, %v", a, found, err)
+				t.Errorf("%s is no address of this machine: %v, %v", a, found, err)
 			}
 			service := spec.Network.ServiceCIDRs[i].Addr().Next()
 			found, err = netlink.RouteGet(service.AsSlice())
 			if err != nil || len(found) != 1 || !found[0].Src.Equal(spec.Node.IPs[i].AsSlice()) {
-				t.Errorf("the way to Service %s: %v, %v; want it with the sender %s", service, found, err, spec.Node.IPs[i])
+				t.Errorf("the route to Service %s: %v, %v; want one with the source address %s", service, found, err, spec.Node.IPs[i])
 			}
 		}
 	}

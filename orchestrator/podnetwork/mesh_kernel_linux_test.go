@@ -24,15 +24,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// place is a network namespace: that of the test itself (here), or another one.
+// place is a network namespace. Do calls a function in this namespace. The type here is the
+// namespace of the test.
 type place interface{ Do(f func()) }
 
 type here struct{}
 
 func (here) Do(f func()) { f() }
 
-// testNode is a machine of the test, in the network namespace place. It has one pod, in another
-// namespace.
+// testNode is a machine of the test, in the network namespace place. It has a single pod, in the
+// namespace pod.
 type testNode struct {
 	place
 	pod    *rtnltest.Namespace
@@ -42,7 +43,7 @@ type testNode struct {
 	kernel kernel
 }
 
-// describe returns the data of the node's Node object, with a registration at second i.
+// describe returns the content of the Node object of n. The Node was registered at second i.
 func (n *testNode) describe(i int) Node {
 	return Node{
 		Name: n.spec.Node.Name, Since: time.Unix(int64(i), 0), Addresses: n.spec.Node.IPs, Ranges: n.ranges,
@@ -50,8 +51,8 @@ func (n *testNode) describe(i int) Node {
 	}
 }
 
-// apply applies the Nodes to the node's kernel twice, and returns the log of the first time. It
-// fails the test if the second time changes anything.
+// apply plans the network of n in a cluster with these Nodes, and applies the plan to its kernel
+// twice. It returns the log of the first time. The second time must not change anything.
 func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	t.Helper()
 	var done []string
@@ -69,7 +70,7 @@ func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	done = nil
 	n.Do(func() { err = n.kernel.apply(mesh.Pieces) })
 	if err != nil || len(done) > 0 {
-		t.Fatalf("%s: the second time: %v, %q", n.spec.Node.Name, err, done)
+		t.Fatalf("%s: the second apply of the same plan: %v, it changes %q", n.spec.Node.Name, err, done)
 	}
 	return first
 }
@@ -77,7 +78,7 @@ func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 // TestMeshKernel connects two machines with a pod each over a link of 1500 bytes, once with each
 // encapsulation. Processes and pods of the first machine reach the pod of the second machine in
 // both families, with packets of the configured MTU. A restart of the process changes nothing in
-// the kernel. The objects of a node that leaves are removed.
+// the kernel. After a node has left the cluster, the kernel objects for this node are removed.
 func TestMeshKernel(t *testing.T) {
 	for _, e := range []string{plain, vxlan, wireguard} {
 		t.Run(e, func(t *testing.T) {
@@ -90,8 +91,8 @@ func TestMeshKernel(t *testing.T) {
 }
 
 // TestUpdate checks that the only node of a cluster creates no key. When a second node appears, the
-// first node creates a key and publishes it until its Node has the key. Problems with other nodes
-// are reported.
+// first node creates a key. Each update publishes the key, until the Node of the first node has it.
+// Problems with other nodes are reported.
 func TestUpdate(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -116,7 +117,7 @@ func TestUpdate(t *testing.T) {
 	update := func() string { return m.update(t.Context(), ranges, []any{own, other}) }
 
 	if got := m.update(t.Context(), ranges, []any{own}); got != "" || len(published) > 0 {
-		t.Errorf("the only node: text %q, published %q", got, published)
+		t.Errorf("the only node has the status text %q and publishes the key %q", got, published)
 	}
 	if _, err := os.Stat(m.dirs.PodNetwork); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the only node has a key: %v", err)
@@ -124,7 +125,7 @@ func TestUpdate(t *testing.T) {
 	got := update()
 	for _, want := range []string{"0 of 1 other nodes reached", "node-9: has published no key yet", "the node's key is not published: no answer"} {
 		if !strings.Contains(got, want) {
-			t.Errorf("text %q, want %q", got, want)
+			t.Errorf("status text %q, want %q", got, want)
 		}
 	}
 	refusal = nil
@@ -132,11 +133,11 @@ func TestUpdate(t *testing.T) {
 	key, err := privateKey(m.dirs.PodNetwork, spec.Node.Name)
 	must(t, err)
 	if want := key.PublicKey().String(); len(published) != 2 || published[0] != want || published[1] != want {
-		t.Fatalf("published %q, want %s until the Node has it", published, want)
+		t.Fatalf("the published keys are %q, want twice %s", published, want)
 	}
 	own = object("node-3", "10.244.3.0/24", published[0])
 	if update(); len(published) != 2 {
-		t.Error("the key was published again")
+		t.Error("the key is published although the Node has it")
 	}
 }
 
@@ -204,19 +205,19 @@ func connect(t *testing.T, encapsulation string) {
 		}
 		for _, p := range have {
 			if r, ok := p.(Route); !ok || !r.refuses() {
-				t.Errorf("not removed: %s", p)
+				t.Errorf("the kernel object of the removed node still exists: %s", p)
 			}
 		}
 	})
 	a.Do(func() {
 		to := netip.AddrPortFrom(podAddress(b.ranges[0]), 7)
 		if _, err := net.Dial("udp", to.String()); encapsulation != plain && !errors.Is(err, unix.EHOSTUNREACH) {
-			t.Errorf("%s, on the removed node: %v, want a rejection", to, err)
+			t.Errorf("a connection to %s, a pod of the removed node: %v, want host unreachable", to, err)
 		}
 	})
 }
 
-// twoMachines makes two machines with a link between them and a pod on each of them.
+// twoMachines creates two machines with a link between them and a pod on each of them.
 func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 	t.Helper()
 	far := rtnltest.NewOther(t)
@@ -246,7 +247,8 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 	return machines[0], machines[1]
 }
 
-// addPod makes a pod on the node, as the CNI plugin does.
+// addPod creates the pod of the node with number i, as the CNI plugin does. If the node is not in
+// the namespace of the test, it is in the namespace far.
 func (n *testNode) addPod(t *testing.T, far *rtnltest.Namespace, i int) {
 	t.Helper()
 	n.pod = rtnltest.NewOther(t)
@@ -276,7 +278,7 @@ func (n *testNode) addPod(t *testing.T, far *rtnltest.Namespace, i int) {
 	})
 }
 
-// podAddress returns the address of the only pod of a pod range.
+// podAddress returns the address of the only pod of a pod range: the second one after its base.
 func podAddress(r netip.Prefix) netip.Addr { return r.Addr().Next().Next() }
 
 func must(t *testing.T, err error) {
@@ -305,7 +307,8 @@ func up(t *testing.T, name string, own ...netip.Prefix) {
 // link may still be starting, and neighbor discovery may drop the first packet.
 const patience = 20 * time.Second
 
-// echo sends datagrams back to their sender until stop is called.
+// echo starts a server on an address of a network namespace. The server sends each datagram back to
+// its sender, until the returned function is called.
 func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 	t.Helper()
 	var socket *net.UDPConn
@@ -321,7 +324,7 @@ func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 			if err != nil {
 				return
 			}
-			// if this fails, the sender repeats its request
+			// If this write fails, the sender repeats its request.
 			_, _ = socket.WriteToUDPAddrPort(packet[:n], from)
 		}
 	}()
@@ -331,8 +334,9 @@ func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 	}
 }
 
-// ask sends a datagram of size bytes, without fragmentation, and repeats it until the answer
-// arrives. It returns the source address of the datagram.
+// ask sends a datagram of size bytes, without fragmentation, from a network namespace to an
+// address. It repeats the datagram until the answer arrives. It returns the source address of the
+// datagram.
 func ask(t *testing.T, from place, to netip.Addr, size int) netip.Addr {
 	t.Helper()
 	var socket *net.UDPConn

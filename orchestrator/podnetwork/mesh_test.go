@@ -19,11 +19,11 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
-// keyOf returns a public key that can be recognized in a golden file.
+// keyOf returns a public key for node n, which readers of a golden file can recognize.
 func keyOf(n byte) wgtypes.Key { return wgtypes.Key{0: n, 31: n} }
 
-// others returns three nodes of a cluster with IPv4 and IPv6, not in order: the nodes 1 and 2, and
-// node 3, which is the node itself.
+// others returns the three nodes of a cluster with IPv4 and IPv6, in the order 2, 3, 1. The mesh of
+// the test is that of node 3.
 func others() []Node {
 	node := func(n int) Node {
 		return Node{
@@ -47,8 +47,9 @@ func (m Mesh) text() string {
 	return b.String()
 }
 
-// TestMesh compares the planned kernel objects with a golden file: for each encapsulation, for the
-// only node of a cluster and for a cluster of three nodes, and the problems of invalid nodes.
+// TestMesh compares the planned kernel objects with a golden file. For each encapsulation, it plans
+// a cluster of three nodes and a cluster of a single node. It also plans clusters in which node 2
+// is invalid; the golden file has the problem that results.
 func TestMesh(t *testing.T) {
 	var b strings.Builder
 	show := func(title string, encapsulation string, nodes []Node) Mesh {
@@ -90,7 +91,7 @@ func TestMesh(t *testing.T) {
 		if c.title != "an address of one family" {
 			// Node 1 is connected, although node 2 is invalid.
 			if m.Nodes != 1 || len(m.Problems) != 1 || !strings.Contains(m.text(), "10.244.1.0/24") {
-				t.Errorf("%s:\n%s", c.title, b.String()[before:])
+				t.Errorf("%s: want one reached node and one problem:\n%s", c.title, b.String()[before:])
 			}
 		}
 	}
@@ -110,8 +111,9 @@ func TestMeshDoesNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// TestDiff compares the results of Diff with a golden file: a node leaves, a node changes its
-// address or key, the encapsulation changes. The difference of two equal plans must be empty.
+// TestDiff compares the results of Diff with a golden file, for example after a node has left,
+// after a node has changed its address or key, and after a change of the encapsulation. The
+// difference of two equal plans must be empty.
 func TestDiff(t *testing.T) {
 	spec, ranges := dual()
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
@@ -145,13 +147,13 @@ func TestDiff(t *testing.T) {
 			fmt.Fprintf(&b, "set %s\n", p)
 		}
 		if gone, set := Diff(c.want, c.want); len(gone)+len(set) > 0 {
-			t.Errorf("%s: again %v and %v", c.title, gone, set)
+			t.Errorf("%s: the difference of equal plans is not empty: %v and %v", c.title, gone, set)
 		}
 	}
 	golden.Assert(t, b.String(), "diff.golden")
 }
 
-// aged marks the first peer as deferred.
+// aged sets the field Deferred of the first peer, and returns the objects.
 func aged(pieces []KernelObject) []KernelObject {
 	i := slices.IndexFunc(pieces, func(p KernelObject) bool { _, is := p.(Peer); return is })
 	peer := pieces[i].(Peer)
@@ -160,33 +162,33 @@ func aged(pieces []KernelObject) []KernelObject {
 	return pieces
 }
 
-// TestHandshakes checks that a peer is stuck when its last handshake has been in the future for
-// minutes, and that it is not stuck while newer handshakes follow.
+// TestHandshakes checks that a peer is stuck if the time of its last handshake is in the future and
+// has not changed for minutes. The peer is not stuck if newer handshakes follow.
 func TestHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, peer, last := handshakes{}, keyOf(1), time.Now().Add(8*time.Hour)
 		for range 4 {
 			if h.stuck(peer, last, time.Now()) {
-				t.Fatal("stuck at once")
+				t.Fatal("the peer is stuck before minutes have passed")
 			}
 			time.Sleep(time.Minute)
 		}
-		// another handshake in the future, with the clock of the other end still ahead
+		// There is another handshake in the future, because the clock of the peer is still ahead.
 		last = last.Add(time.Second)
 		for range 5 {
 			if h.stuck(peer, last, time.Now()) {
-				t.Fatal("stuck although a new handshake followed")
+				t.Fatal("the peer is stuck shortly after a new handshake")
 			}
 			time.Sleep(time.Minute)
 		}
 		if !h.stuck(peer, last, time.Now()) {
-			t.Error("not stuck after minutes")
+			t.Error("the peer is not stuck minutes after the last handshake")
 		}
 		if h.stuck(peer, time.Now().Add(-time.Second), time.Now()) || len(h) != 0 {
-			t.Errorf("stuck although a new handshake followed: %v", h)
+			t.Errorf("the peer is stuck after a handshake in the past, or is still in the list: %v", h)
 		}
 		if h.stuck(peer, time.Time{}, time.Now()) || handshakes(nil).stuck(peer, last, time.Now()) {
-			t.Error("stuck without a handshake")
+			t.Error("a peer without a handshake is stuck")
 		}
 	})
 }
@@ -216,7 +218,7 @@ func TestNodeOf(t *testing.T) {
 	}
 	object.Spec.PodCIDRs = []string{"x"}
 	if _, err := nodeOf(object); err == nil {
-		t.Error("an invalid range was accepted")
+		t.Error("nodeOf accepts an invalid pod range")
 	}
 }
 
@@ -230,7 +232,7 @@ func TestKey(t *testing.T) {
 	}
 	second, err := privateKey(dir, "n1")
 	if err != nil || second != first {
-		t.Errorf("another key the second time: %v", err)
+		t.Errorf("the second call returns another key: %v", err)
 	}
 	for path, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, dir + "/wireguard.key": 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != want {
@@ -242,15 +244,16 @@ func TestKey(t *testing.T) {
 	}
 	third, err := privateKey(dir, "n1")
 	if err != nil || third == first || third == (wgtypes.Key{}) {
-		t.Errorf("after damage: %v", err)
+		t.Errorf("a damaged key is not replaced: %v", err)
 	}
 	fourth, err := privateKey(dir, "n2")
 	if err != nil || fourth == third {
-		t.Errorf("the same key under another name: %v", err)
+		t.Errorf("the key is not replaced after the node got another name: %v", err)
 	}
 }
 
-// TestDescribe checks the status text about other nodes, which is empty without other nodes.
+// TestDescribe checks the status text about other nodes. In a cluster of a single node, it is
+// empty.
 func TestDescribe(t *testing.T) {
 	for want, c := range map[string]struct {
 		others, reached int
@@ -267,8 +270,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestUpdateWithoutNode checks that nothing changes while the node's own Node object is missing,
-// because the reason is unknown.
+// TestUpdateWithoutNode checks that update changes nothing while the Node object of its own node is
+// missing, because it does not know the reason.
 func TestUpdateWithoutNode(t *testing.T) {
 	spec, ranges := single()
 	m := mesh{spec: spec, dirs: dirs.In(t.TempDir()), publish: func(context.Context, string) error {
@@ -277,13 +280,13 @@ func TestUpdateWithoutNode(t *testing.T) {
 	}}
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.9.0/24"}}}
 	if got := m.update(context.Background(), ranges, []any{other}); got != "" {
-		t.Errorf("text %q", got)
+		t.Errorf("status text %q, want none", got)
 	}
 }
 
-// TestDiffOfTwoRoutes checks several routes to one network. If the wanted route exists, the other
-// routes are removed. If it does not, no route is removed, because putRoute replaces the others
-// when it sets the wanted route.
+// TestDiffOfTwoRoutes checks Diff for several existing routes to one network. If the wanted route
+// is one of them, Diff removes the others. If it is not, Diff removes none of them, because
+// putRoute replaces them when it sets the wanted route.
 func TestDiffOfTwoRoutes(t *testing.T) {
 	via := func(a string) Route {
 		return Route{To: netip.MustParsePrefix("10.244.7.0/24"), Via: netip.MustParseAddr(a)}
@@ -292,10 +295,10 @@ func TestDiffOfTwoRoutes(t *testing.T) {
 		name            string
 		have, gone, set []KernelObject
 	}{
-		{"the wanted one before another", []KernelObject{via("192.0.2.1"), via("192.0.2.2")}, []KernelObject{via("192.0.2.2")}, nil},
-		{"the wanted one behind another", []KernelObject{via("192.0.2.2"), via("192.0.2.1")}, []KernelObject{via("192.0.2.2")}, nil},
-		{"another alone", []KernelObject{via("192.0.2.2")}, nil, []KernelObject{via("192.0.2.1")}},
-		{"two others", []KernelObject{via("192.0.2.2"), via("192.0.2.3")}, nil, []KernelObject{via("192.0.2.1")}},
+		{"the wanted route before another", []KernelObject{via("192.0.2.1"), via("192.0.2.2")}, []KernelObject{via("192.0.2.2")}, nil},
+		{"the wanted route after another", []KernelObject{via("192.0.2.2"), via("192.0.2.1")}, []KernelObject{via("192.0.2.2")}, nil},
+		{"one other route", []KernelObject{via("192.0.2.2")}, nil, []KernelObject{via("192.0.2.1")}},
+		{"two other routes", []KernelObject{via("192.0.2.2"), via("192.0.2.3")}, nil, []KernelObject{via("192.0.2.1")}},
 	} {
 		gone, set := Diff(c.have, []KernelObject{via("192.0.2.1")})
 		if !slices.Equal(gone, c.gone) || !slices.Equal(set, c.set) {

@@ -39,6 +39,7 @@ func addresses(words ...string) []netip.Addr {
 	return out
 }
 
+// single returns the specification of a node with IPv4, and its pod ranges.
 func single() (nodespec.Spec, []netip.Prefix) {
 	return nodespec.Spec{
 		Node:    nodespec.Node{Name: "node-3", IPs: addresses("192.0.2.3")},
@@ -46,6 +47,7 @@ func single() (nodespec.Spec, []netip.Prefix) {
 	}, prefixes("10.244.3.0/24")
 }
 
+// dual returns the specification of a node with IPv4 and IPv6, and its pod ranges.
 func dual() (nodespec.Spec, []netip.Prefix) {
 	return nodespec.Spec{
 		Node: nodespec.Node{Name: "node-3", IPs: addresses("192.0.2.3", "2001:db8::3")},
@@ -57,8 +59,8 @@ func dual() (nodespec.Spec, []netip.Prefix) {
 	}, prefixes("10.244.3.0/24", "fd00:10:244:3::/64")
 }
 
-// TestPlan compares the whole plan for a node's pod ranges with golden files: addresses, routes,
-// the CNI configuration, the nftables rules as the kernel has them, and the endpoints of the
+// TestPlan compares the whole plan for the pod ranges of a node with golden files: addresses,
+// routes, the CNI configuration, the nftables rules in the (fake) kernel, and the endpoints of the
 // cluster DNS.
 func TestPlan(t *testing.T) {
 	tunnel := func() (nodespec.Spec, []netip.Prefix) {
@@ -95,16 +97,18 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestPlanRejectsSmallRange checks that a range without room for a pod is an error.
 func TestPlanRejectsSmallRange(t *testing.T) {
 	spec, _ := single()
 	for _, r := range []string{"10.244.0.0/31", "10.244.0.0/32"} {
 		if _, err := NewPlan(spec, dirs.System(), prefixes(r), 1500); err == nil {
-			t.Errorf("%s was accepted", r)
+			t.Errorf("NewPlan accepts the pod range %s", r)
 		}
 	}
 }
 
-// TestMTU checks the MTU of pods for a link with an MTU of 1500 bytes.
+// TestMTU checks the MTU of pods for a link with an MTU of 1500 bytes, on a node with IPv4 only and
+// on a node with both families.
 func TestMTU(t *testing.T) {
 	only4, ranges := single()
 	both, _ := dual()
@@ -122,7 +126,7 @@ func TestMTU(t *testing.T) {
 	}
 	only4.Network.Encapsulation = "ipsec"
 	if _, err := NewPlan(only4, dirs.System(), ranges, 1500); err == nil {
-		t.Error("an encapsulation that is not known was accepted")
+		t.Error("NewPlan accepts an unknown encapsulation")
 	}
 }
 
@@ -141,6 +145,8 @@ func TestState(t *testing.T) {
 	}
 }
 
+// TestFormer checks which addresses of a bridge former accepts: those of the first hosts in ranges
+// of the cluster, if there is one for each family of the cluster.
 func TestFormer(t *testing.T) {
 	cluster := prefixes("10.244.0.0/16", "fd00:10:244::/48")
 	for _, test := range []struct {
@@ -149,11 +155,11 @@ func TestFormer(t *testing.T) {
 		want []netip.Addr
 	}{
 		{"no bridge", nil, nil},
-		{"both", prefixes("fe80::1/64", "fd00:10:244:3::1/64", "10.244.3.1/24"), addresses("10.244.3.1", "fd00:10:244:3::1")},
-		{"half", prefixes("fe80::1/64", "10.244.3.1/24"), nil},
-		{"of other ranges", prefixes("10.245.3.1/24", "fd00:10:245:3::1/64"), nil},
-		{"not the first", prefixes("10.244.3.2/24", "fd00:10:244:3::1/64"), nil},
-		{"a larger network", prefixes("10.0.0.1/8", "fd00:10:244:3::1/64"), nil},
+		{"both families", prefixes("fe80::1/64", "fd00:10:244:3::1/64", "10.244.3.1/24"), addresses("10.244.3.1", "fd00:10:244:3::1")},
+		{"one family", prefixes("fe80::1/64", "10.244.3.1/24"), nil},
+		{"outside the ranges of the cluster", prefixes("10.245.3.1/24", "fd00:10:245:3::1/64"), nil},
+		{"not the first address of the range", prefixes("10.244.3.2/24", "fd00:10:244:3::1/64"), nil},
+		{"larger than the range of the cluster", prefixes("10.0.0.1/8", "fd00:10:244:3::1/64"), nil},
 	} {
 		if got := former(cluster, test.have); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
@@ -161,8 +167,8 @@ func TestFormer(t *testing.T) {
 	}
 }
 
-// TestPublish checks that the node is an endpoint of the cluster DNS, and that its endpoint is
-// deleted if the DNS is external.
+// TestPublish checks that publish creates an EndpointSlice of the cluster DNS with the node for
+// each family, and deletes these EndpointSlices if the DNS is external.
 func TestPublish(t *testing.T) {
 	client := fake.NewClientset()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
@@ -181,8 +187,9 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishLoop checks a node with an external network: the endpoint of the cluster DNS has the
-// address ownDNS4, and the status text names the external network.
+// TestPublishLoop checks a node with an external pod network. The endpoint of the cluster DNS has
+// the address ownDNS4, and the status text names the external network. The first write fails and is
+// repeated.
 func TestPublishLoop(t *testing.T) {
 	client := fake.NewClientset()
 	refused := errors.New("no rights yet")

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRanges checks that a range belongs to the node's own Node, or else to the Node that
-// registered first. Invalid ranges are omitted.
+// TestRanges checks which Node gets a range that several Nodes state: the Node of this machine, if
+// it is one of them, or else the Node that was registered first. Invalid ranges are omitted.
 func TestRanges(t *testing.T) {
 	spec, _ := single()
 	node := func(name string, since int64, ranges ...string) *corev1.Node {

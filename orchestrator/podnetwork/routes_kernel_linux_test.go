@@ -12,9 +12,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestForeignRoutes checks a foreign route to the same network with the same metric, which is older
-// or newer than our route. Our route is created only once, changed and removed, and the foreign
-// route stays unchanged.
+// TestForeignRoutes checks that the component can set, change and remove its route (our route)
+// although another program has a route to the same network with the same metric (the foreign
+// route). The foreign route is older or newer than our route, and must not change.
 func TestForeignRoutes(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -34,10 +34,10 @@ func TestForeignRoutes(t *testing.T) {
 	}
 	for _, c := range []struct {
 		network       string
-		first, second string // next hops of ours
-		foreign       string
-		sender        string
-		metric        int // the metric of the foreign route, which is the kernel's default
+		first, second string // next hops of our route
+		foreign       string // next hop of the foreign route
+		sender        string // source address of our route
+		metric        int    // the metric of the foreign route, which is the kernel's default
 	}{
 		{"10.244.7.0/24", "192.0.2.8", "192.0.2.9", "198.51.100.8", "192.0.2.1", 0},
 		{"fd00:244:7::/64", "2001:db8:1::8", "2001:db8:1::9", "2001:db8:2::8", "2001:db8:1::1", 1024},
@@ -76,33 +76,33 @@ func TestForeignRoutes(t *testing.T) {
 				all := func(what string, want ...string) {
 					t.Helper()
 					if got := append(hops(protocol), hops(99)...); !slices.Equal(got, append(want, c.foreign)) {
-						t.Errorf("%s: %q, want %q and theirs", what, got, want)
+						t.Errorf("%s: next hops %q, want %q and that of the foreign route", what, got, want)
 					}
 				}
-				all("made", c.first)
+				all("after the first putRoute", c.first)
 				for range 3 {
 					must(t, putRoute(ours(c.first)))
-					all("made again", c.first)
+					all("after a second putRoute", c.first)
 				}
 				for range 2 {
 					must(t, putRoute(ours(c.second)))
-					all("changed", c.second)
+					all("after a change of the next hop", c.second)
 				}
 				// With the same next hop and a source address, there is a single route, which has
 				// the source address.
 				sender := ours(c.second)
 				sender.Src = netip.MustParseAddr(c.sender).AsSlice()
 				must(t, putRoute(sender))
-				all("with a sender", c.second)
+				all("with a source address", c.second)
 				if have, err := routesTo(sender); err != nil || len(have) != 1 || !have[0].Src.Equal(sender.Src) {
-					t.Errorf("with a sender: %v, %v", have, err)
+					t.Errorf("with a source address: %v, %v", have, err)
 				}
 				must(t, putRoute(ours(c.second)))
-				all("without it again", c.second)
+				all("without the source address", c.second)
 				must(t, kernel{}.removeRoute(Route{To: netip.MustParsePrefix(c.network), Via: netip.MustParseAddr(c.first)}, nil))
-				all("another one removed", c.second)
+				all("after the removal of a route with another next hop", c.second)
 				must(t, kernel{}.removeRoute(Route{To: netip.MustParsePrefix(c.network), Via: netip.MustParseAddr(c.second)}, nil))
-				all("removed")
+				all("after the removal of our route")
 				must(t, netlink.RouteDel(theirs))
 			})
 		}

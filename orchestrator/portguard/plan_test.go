@@ -16,8 +16,9 @@ func addresses(texts ...string) []netip.Addr {
 	return out
 }
 
-// TestCommands compares the tables of a node with two families with golden files: with open
-// kubelets, with kubelets that one pod may reach, and with kubelets that no pod may reach.
+// TestCommands compares the tables of a node in a cluster with both families with golden files. All
+// pods may reach the kubelets, or a single pod, or none. The order of the addresses of machines
+// does not change the tables.
 func TestCommands(t *testing.T) {
 	w := Input{
 		Machines: addresses("10.0.0.6", "10.0.0.5", "2001:db8::5", "10.0.0.5"),
@@ -32,6 +33,6 @@ func TestCommands(t *testing.T) {
 	turned := w
 	turned.Machines = addresses("2001:db8::5", "10.0.0.5", "10.0.0.6")
 	if turned.Commands() != w.Commands() {
-		t.Error("the order of the addresses counts")
+		t.Error("the order of the addresses changes the tables")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
+// node returns a Node with these internal addresses and its name as the host name.
 func node(name string, addresses ...string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for _, a := range addresses {
@@ -27,6 +28,7 @@ func node(name string, addresses ...string) *corev1.Node {
 	return n
 }
 
+// pod returns a running pod on Node a. If host is true, the pod uses the network of the host.
 func pod(namespace, name, address string, host bool) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: "a", HostNetwork: host},
@@ -34,8 +36,9 @@ func pod(namespace, name, address string, host bool) *corev1.Pod {
 	}
 }
 
-// wait reads tables until a table contains all texts of words and no text of without.
-func wait(t *testing.T, tables <-chan string, words, without []string) {
+// wait reads tables from the channel until a table contains each text of the list words and no text
+// of the list absent. It fails the test after 20 seconds.
+func wait(t *testing.T, tables <-chan string, words, absent []string) {
 	t.Helper()
 	late := time.After(20 * time.Second)
 	for {
@@ -45,21 +48,21 @@ func wait(t *testing.T, tables <-chan string, words, without []string) {
 			for _, w := range words {
 				good = good && strings.Contains(text, w)
 			}
-			for _, w := range without {
+			for _, w := range absent {
 				good = good && !strings.Contains(text, w)
 			}
 			if good {
 				return
 			}
 		case <-late:
-			t.Fatalf("no table with %q and without %q came", words, without)
+			t.Fatalf("no table with %q and without %q was written", words, absent)
 		}
 	}
 }
 
 // TestWatch checks that the first table has the addresses of the specification. Later tables also
 // contain the addresses of a new machine, and of the pods of the namespace that may reach kubelets.
-// A failure is announced and retried.
+// A failed write is announced and repeated.
 func TestWatch(t *testing.T) {
 	spec := nodespec.Spec{
 		Node:       nodespec.Node{Name: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}},
@@ -95,11 +98,11 @@ func TestWatch(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { k.run(ctx, f.changed, f.input); close(ended) }()
 	if text := <-said; text != "the kernel says no" {
-		t.Errorf("said %q", text)
+		t.Errorf("the component announces %q", text)
 	}
 	select {
 	case <-loaded:
-		t.Error("a table that the kernel has rejected counts as loaded")
+		t.Error("loaded was called although the kernel has rejected the table")
 	default:
 	}
 	wait(t, tables, []string{"machines4 { type ipv4_addr; elements = { 10.0.0.5 }"}, []string{"10.244.1.9"})
@@ -123,12 +126,13 @@ func TestWatch(t *testing.T) {
 		last = <-said
 	}
 	if !strings.HasPrefix(last, "ready: protects the ports of machines") {
-		t.Errorf("said at last %q", last)
+		t.Errorf("the last announcement is %q", last)
 	}
 }
 
-// TestPublish checks that the machine's addresses are published once its Node exists, and only if
-// the Node has other addresses.
+// TestPublish checks that publishOnce publishes the addresses of the machine in the annotation of
+// its Node. It does nothing before the Node exists, or if the annotation has these addresses
+// already.
 func TestPublish(t *testing.T) {
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, Network: nodespec.Network{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
 	api := fake.NewClientset()
@@ -151,7 +155,7 @@ func TestPublish(t *testing.T) {
 		published = nil
 		is, err := f.publishOnce(t.Context(), links, publish)
 		if is != done || (err != nil) != fails || strings.Join(published, ";") != want {
-			t.Errorf("published %q, done %v, %v", published, is, err)
+			t.Errorf("published %q, done %t, error %v; want %q, %t, error %t", published, is, err, want, done, fails)
 		}
 	}
 	once(false, false, "")

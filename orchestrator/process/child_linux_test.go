@@ -32,12 +32,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// child returns a command that runs the test binary as a child with this behavior: fails or waits.
 func child(what string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envChild+"="+what)
 	return cmd
 }
 
+// TestChildReportsCause checks that the error of Child has the line in which the child named the
+// cause.
 func TestChildReportsCause(t *testing.T) {
 	err := Child(t.Context(), child("fails"))
 	if err == nil || err.Error() != "exit status 3: orchestrator: kube-controller-manager: no token" {
@@ -45,6 +48,8 @@ func TestChildReportsCause(t *testing.T) {
 	}
 }
 
+// TestChildStops checks that Child ends its child when the context ends, without an error, and
+// before it would kill the child.
 func TestChildStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
@@ -53,10 +58,12 @@ func TestChildStops(t *testing.T) {
 		t.Error(err)
 	}
 	if took := time.Since(began); took >= childGrace {
-		t.Errorf("it took %s", took)
+		t.Errorf("the child ended after %s, want less than childGrace", took)
 	}
 }
 
+// TestLastLine checks that line returns the last line that states a problem, for example an error
+// or a panic. The writes may contain parts of lines. A long line is shortened.
 func TestLastLine(t *testing.T) {
 	for _, c := range []struct {
 		writes []string

@@ -16,8 +16,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
+// quietly ignores an announcement.
 func quietly(string, bool, string) {}
 
+// TestStopsInReverseOrder checks that Run stops the components in the reverse order of their start.
 func TestStopsInReverseOrder(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
@@ -40,6 +42,8 @@ func TestStopsInReverseOrder(t *testing.T) {
 	}
 }
 
+// TestEndedComponentEndsProcess checks that Run returns an error as soon as one component ends,
+// even if another component never ends.
 func TestEndedComponentEndsProcess(t *testing.T) {
 	forever := component.Component{Name: "etcd", Run: func(context.Context, component.Announce) error { select {} }}
 	for _, tc := range []struct {
@@ -57,6 +61,8 @@ func TestEndedComponentEndsProcess(t *testing.T) {
 	}
 }
 
+// TestFilesExistBeforeRun checks that Run writes the files of a component before it runs the
+// component.
 func TestFilesExistBeforeRun(t *testing.T) {
 	file := component.File{Path: filepath.Join(t.TempDir(), "a", "b.yaml"), Mode: 0o600, Content: "x"}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -76,17 +82,19 @@ func TestFilesExistBeforeRun(t *testing.T) {
 	}
 }
 
+// TestAnnouncerSettles checks that the announcer calls its function once, when all components are
+// ready.
 func TestAnnouncerSettles(t *testing.T) {
 	var pipe bytes.Buffer
 	settled := 0
 	announce := Announcer(notify.NewWriter(&pipe), []component.Component{{Name: "a"}, {Name: "b"}}, func() { settled++ })
 	announce("a", true, "")
 	if settled != 0 {
-		t.Error("settled while b is starting")
+		t.Error("the announcer reports that all components are ready while b is starting")
 	}
 	announce("b", true, "")
 	if settled != 1 {
-		t.Errorf("settled %d times when all were ready", settled)
+		t.Errorf("the announcer reported %d times that all components are ready, want once", settled)
 	}
 	if lines := strings.Count(pipe.String(), "\n"); lines != 4 {
 		t.Errorf("%d lines, want one for each start and each readiness:\n%s", lines, pipe.String())

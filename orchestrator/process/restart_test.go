@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
+// TestBackoff checks the delay before a restart. The delay grows with the number of ends in
+// succession. A run of at least ten minutes resets the delay.
 func TestBackoff(t *testing.T) {
 	for _, c := range []struct {
-		before    int // the number of ends in succession before the run
-		ran, want time.Duration
+		before    int           // the number of ends in succession before the last run
+		ran, want time.Duration // the length of the last run, and the delay
 	}{
 		{0, 0, time.Second},
 		{1, time.Minute, 2 * time.Second},
@@ -25,7 +27,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestRestartLoop checks that a component that ends is restarted and that the end is reported.
+// TestRestartLoop checks that a component that has ended is restarted and that its end is reported.
 // After ctx is done, the component is not restarted, and RestartLoop returns the error of the
 // component.
 func TestRestartLoop(t *testing.T) {
@@ -42,6 +44,6 @@ func TestRestartLoop(t *testing.T) {
 		return errors.New("no token")
 	}, func(why string) { told = append(told, why) })
 	if want := []string{"ended: no token; it restarts in 1s"}; runs != 2 || !slices.Equal(told, want) || !errors.Is(err, late) {
-		t.Errorf("%d runs, told %q, %v", runs, told, err)
+		t.Errorf("%d runs, want 2; reports %q; error %v, want that of the second run", runs, told, err)
 	}
 }

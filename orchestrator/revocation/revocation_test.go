@@ -17,7 +17,7 @@ import (
 )
 
 // TestWrapAuthenticator checks that revoked clients and clients of an untrusted operator CA are
-// rejected. While the file is unreadable, the last content stays effective.
+// rejected. While the file is unreadable, its last readable content stays effective.
 func TestWrapAuthenticator(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -26,7 +26,7 @@ func TestWrapAuthenticator(t *testing.T) {
 	by := func(s pki.Spec) *http.Request { return revocationtest.Request(t, ca, s) }
 	path := filepath.Join(t.TempDir(), "revoked.json")
 	if _, err := Open(path, nil); err == nil {
-		t.Error("a list that is missing is no list")
+		t.Error("Open accepts a list that does not exist")
 	}
 	put := func(r trust.RevokedSet) { revocationtest.Write(t, path, r) }
 	one, two := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
@@ -39,19 +39,19 @@ func TestWrapAuthenticator(t *testing.T) {
 	guard := f.WrapAuthenticator(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil }))
 	dora, emil := by(pki.Spec{CN: "dora", Lineage: "12ab", Root: one}), by(pki.Spec{CN: "emil", Lineage: "34cd", Root: two})
 	server, nobody := by(pki.Spec{CN: "orlop:kube-apiserver"}), httptest.NewRequest(http.MethodGet, "/pods", nil)
-	lets := func(want ...bool) {
+	authenticates := func(want ...bool) {
 		t.Helper()
 		for i, request := range []*http.Request{dora, emil, server, nobody} {
 			if _, ok, err := guard.AuthenticateRequest(request); ok != want[i] || (err == nil) != ok {
-				t.Errorf("request %d: %v, %v, want %v", i, ok, err, want[i])
+				t.Errorf("request %d: authenticated %v, error %v, want %v", i, ok, err, want[i])
 			}
 		}
 	}
-	lets(true, true, true, true)
+	authenticates(true, true, true, true)
 	put(trust.RevokedSet{Revoked: []trust.Revocation{{Name: "dora"}}, TrustedRoots: []string{one, two}})
-	lets(false, true, true, true) // already the first request after the write
+	authenticates(false, true, true, true) // the first request after the write is already rejected
 	put(trust.RevokedSet{TrustedRoots: []string{one}})
-	lets(true, false, true, true)
+	authenticates(true, false, true, true)
 	if changes != 2 {
 		t.Errorf("changed ran %d times, want once for each new content", changes)
 	}
@@ -59,7 +59,7 @@ func TestWrapAuthenticator(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := f.Reload(); err == nil || changes != 2 {
-		t.Errorf("%v, changed ran %d times", err, changes)
+		t.Errorf("Reload of an unreadable file returns %v; changed ran %d times, want 2", err, changes)
 	}
-	lets(true, false, true, true)
+	authenticates(true, false, true, true)
 }

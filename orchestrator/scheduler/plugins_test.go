@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestPlugins reads two configuration files: the file that the component writes, and a file with a
-// disabled plugin and an extender.
+// TestPlugins checks which plugins and extenders Plugins finds in two configuration files: the file
+// that the component writes, and a file with a disabled plugin and an extender.
 func TestPlugins(t *testing.T) {
 	at := dirs.In(t.TempDir())
 	if err := os.MkdirAll(at.Controllers, 0o700); err != nil {
@@ -49,6 +49,6 @@ extenders:
 		t.Errorf("%+v, %q, %v", profiles, extenders, err)
 	}
 	if _, _, err := Plugins(filepath.Join(t.TempDir(), "missing")); err == nil {
-		t.Error("a missing file has no error")
+		t.Error("Plugins returns no error for a missing file")
 	}
 }

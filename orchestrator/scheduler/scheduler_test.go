@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// decoded returns a specification with the profiles, and its configuration in upstream's type.
+// decoded returns a node specification with these profiles, and the configuration that results,
+// decoded into upstream's type.
 func decoded(t *testing.T, all []config.SchedulerProfile) (nodespec.Spec, *schedulerconfig.KubeSchedulerConfiguration) {
 	t.Helper()
 	spec := nodespec.Spec{Kubernetes: config.Kubernetes{Scheduler: config.Scheduler{Profiles: all}}}
@@ -45,16 +46,16 @@ func TestProfiles(t *testing.T) {
 	for _, c := range dense.PluginConfig {
 		if args, ok := c.Args.(*schedulerconfig.NodeResourcesFitArgs); ok {
 			if s := args.ScoringStrategy; s.Type != schedulerconfig.MostAllocated || len(s.Resources) != 2 {
-				t.Errorf("strategy %+v, want upstream's resources", s)
+				t.Errorf("strategy %+v, want MostAllocated with the two default resources of upstream", s)
 			}
 		}
 	}
 	if s := dense.Plugins.Score; len(s.Enabled) != 1 || s.Enabled[0].Weight != 7 || len(s.Disabled) != 1 || s.Disabled[0].Name != "NodeResourcesBalancedAllocation" {
-		t.Errorf("scores %+v", s)
+		t.Errorf("score plugins %+v", s)
 	}
 	spec.Kubernetes.Scheduler.Profiles[1].Scoring.Strategy = "Tetris"
 	if err := Check(spec); err == nil || !strings.Contains(err.Error(), "Tetris") {
-		t.Errorf("an unknown strategy: %v", err)
+		t.Errorf("Check of an unknown strategy: %v", err)
 	}
 }
 

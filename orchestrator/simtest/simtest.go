@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Simulation is one run of a simulation. Make it with New.
+// Simulation is one run of a simulation. New creates it.
 type Simulation struct {
 	Random *rand.Rand
 	Now    time.Duration // the virtual time since the beginning
@@ -36,8 +36,8 @@ func New(t testing.TB, seed, stream uint64) *Simulation {
 	return w
 }
 
-// Run processes events until the virtual time is at least until. There must always be another
-// event.
+// Run processes events, each at its time, until the virtual time has reached the parameter until.
+// It panics if no event is left before this time.
 func (w *Simulation) Run(until time.Duration) {
 	for w.Now < until {
 		last := len(w.events) - 1
@@ -49,8 +49,8 @@ func (w *Simulation) Run(until time.Duration) {
 	}
 }
 
-// In schedules an event after the delay d. Events for the same time run in the order of their
-// scheduling.
+// In schedules an event: a call of the function do after the delay d. Events for the same time run
+// in the order in which they were scheduled.
 func (w *Simulation) In(d time.Duration, do func()) {
 	at := w.Now + d
 	i, _ := slices.BinarySearchFunc(w.events, at, func(e event, at time.Duration) int {
@@ -72,7 +72,7 @@ func (w *Simulation) Logf(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.Now.Seconds())+fmt.Sprintf(format, args...))
 }
 
-// Fail ends the test and prints the last 80 entries of the log.
+// Fail adds an entry to the log, prints the last 80 entries, and ends the test.
 func (w *Simulation) Fail(format string, args ...any) {
 	w.t.Helper()
 	w.Logf(format, args...)

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// TestReadServer checks the result for API servers that do and do not emulate another minor
-// version, and for servers that do not answer with a version.
+// TestReadServer checks the result of readServer for an API server that emulates another minor
+// version, for API servers that do not, and for servers with a response that is no version.
 func TestReadServer(t *testing.T) {
 	for _, test := range []struct {
 		answer string
@@ -32,7 +32,7 @@ func TestReadServer(t *testing.T) {
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/version" {
-				t.Errorf("%s was read", r.URL.Path)
+				t.Errorf("readServer requests the path %s", r.URL.Path)
 			}
 			w.WriteHeader(test.status)
 			_, _ = w.Write([]byte(test.answer))
@@ -45,13 +45,13 @@ func TestReadServer(t *testing.T) {
 		}
 		test.want.Address = "10.0.0.11"
 		if got != test.want {
-			t.Errorf("%s: %+v", test.answer, got)
+			t.Errorf("response %s: %+v, want %+v", test.answer, got, test.want)
 		}
 	}
 }
 
-// TestListNodes checks the listed Nodes and their versions. If the first API server does not
-// answer, the next API server is asked.
+// TestListNodes checks the Nodes that listNodes returns, with their versions. It also checks that
+// firstNodes calls the next API server if the first one does not answer.
 func TestListNodes(t *testing.T) {
 	node := func(name, version string, labels map[string]string, addresses ...corev1.NodeAddress) *corev1.Node {
 		return &corev1.Node{
@@ -81,6 +81,6 @@ func TestListNodes(t *testing.T) {
 		t.Errorf("%+v, %s", got, problem)
 	}
 	if _, problem := firstNodes(t.Context(), []string{closed.URL}, at); !strings.Contains(problem, "refused") {
-		t.Errorf("no server answers: %q", problem)
+		t.Errorf("the problem if no API server answers: %q", problem)
 	}
 }

@@ -25,7 +25,8 @@ func secrets(t *testing.T) *gen.Secrets {
 	return s
 }
 
-// documents returns the documents of a control-plane machine, as `gen config` makes them.
+// documents returns the configuration documents of a control-plane machine, as the command `gen
+// config` writes them.
 func documents(t *testing.T, name string, s *gen.Secrets, addresses []string, endpoint string) []byte {
 	t.Helper()
 	g := gen.Config{Name: name, Cluster: "shop", Endpoint: endpoint, Secrets: s, SANs: []string{"127.0.0.1"}}
@@ -39,7 +40,7 @@ func documents(t *testing.T, name string, s *gen.Secrets, addresses []string, en
 	return text
 }
 
-// redacted returns documents with redacted secrets, as a machine returns them.
+// redacted returns the documents without their secrets, as a machine returns them to a client.
 func redacted(t *testing.T, text []byte) []byte {
 	t.Helper()
 	c, problems := config.Parse("test", text)
@@ -49,7 +50,7 @@ func redacted(t *testing.T, text []byte) []byte {
 	return config.MarshalRedacted(c)
 }
 
-// merged returns documents with a patch applied.
+// merged applies a patch to documents and returns the result.
 func merged(t *testing.T, text []byte, patch string) []byte {
 	t.Helper()
 	out, err := config.Merge(text, []byte(patch))
@@ -107,15 +108,16 @@ func TestExport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if lines, err := Diff(shop(t), again); err != nil || len(lines) > 0 {
-		t.Errorf("after reading: %q, %v", lines, err)
+		t.Errorf("the parsed file differs from the exported cluster: %q, %v", lines, err)
 	}
 	if got := again.Redacted(); !slices.Equal(got, []string{"Addon[web].spec.manifests[0]"}) {
-		t.Errorf("redacted: %q", got)
+		t.Errorf("fields that Redacted lists: %q", got)
 	}
 }
 
-// TestRoundTrip makes the configurations of a file for machines with other addresses, and exports
-// the cluster again. The result must have no difference from the first file.
+// TestRoundTrip moves the cluster of a file to machines with other addresses, makes the
+// configurations of these machines, and exports the cluster that results. The second file must have
+// no difference from the first one.
 func TestRoundTrip(t *testing.T) {
 	f := shop(t)
 	f.Addons[0].Spec["manifests"] = []any{"{apiVersion: v1, kind: ConfigMap, metadata: {name: page}}"}
@@ -151,12 +153,12 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if lines, err := Diff(shop(t), again); err != nil || len(lines) > 0 {
-		t.Errorf("%q, %v", lines, err)
+		t.Errorf("the moved cluster differs: %q, %v", lines, err)
 	}
 }
 
-// TestReplaceAddress checks the forms of an address in a document, and that other text does not
-// change.
+// TestReplaceAddress checks that replaceAddress replaces an address of a machine by its variable,
+// in each form that a document can contain. Any other text does not change.
 func TestReplaceAddress(t *testing.T) {
 	names := map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "${m1}", netip.MustParseAddr("fd00::1"): "${m2}"}
 	for text, want := range map[string]string{
@@ -180,15 +182,15 @@ func TestReplaceAddress(t *testing.T) {
 	}
 }
 
-// TestDiff checks the differences for each change of a file.
+// TestDiff checks the lines that Diff returns for each kind of change of a file.
 func TestDiff(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*File)
 		want   []string
 	}{
-		{"nothing", func(*File) {}, nil},
-		{"addresses", func(f *File) {
+		{"no change", func(*File) {}, nil},
+		{"machines with other addresses", func(f *File) {
 			moved, err := f.Move([]Override{{Name: "m1", Address: "10.9.9.9", Endpoint: "a:1", Fingerprint: "sha256:00"}})
 			if err != nil {
 				t.Fatal(err)
@@ -196,8 +198,8 @@ func TestDiff(t *testing.T) {
 			*f = *moved
 		}, nil},
 		{"an omitted field has its default", func(f *File) { delete(f.Cluster.Spec["kubernetes"].(map[string]any), "finishedPods") }, nil},
-		{"a field", func(f *File) { f.Cluster.Spec["kubernetes"].(map[string]any)["maxPods"] = 100 }, []string{"Cluster.spec.kubernetes.maxPods: 200 → 100"}},
-		{"the default in place of a field", func(f *File) { delete(f.Cluster.Spec["kubernetes"].(map[string]any), "maxPods") }, []string{"Cluster.spec.kubernetes.maxPods: 200 → 110"}},
+		{"another value of a field", func(f *File) { f.Cluster.Spec["kubernetes"].(map[string]any)["maxPods"] = 100 }, []string{"Cluster.spec.kubernetes.maxPods: 200 → 100"}},
+		{"a field is removed, so its default applies", func(f *File) { delete(f.Cluster.Spec["kubernetes"].(map[string]any), "maxPods") }, []string{"Cluster.spec.kubernetes.maxPods: 200 → 110"}},
 		{"the name and the endpoint", func(f *File) {
 			f.Cluster.Metadata["name"], f.Cluster.Spec["endpoint"] = "other", "https://api.example.com:6443"
 		},
@@ -212,7 +214,11 @@ func TestDiff(t *testing.T) {
 		{"a volume", func(f *File) { f.Machines[2].Volumes[0].Spec["size"] = "3GiB" }, []string{"machine w1: Volume[fast].spec.size: 2GiB → 3GiB"}},
 		{"add-ons", func(f *File) {
 			f.Addons = []Document{{Metadata: map[string]any{"name": "new"}, Spec: map[string]any{"namespace": "n"}}}
-		}, []string{"Addon[new].spec.namespace: (none) → n", "Addon[web].spec"}},
+		}, []string{
+			"Addon[new].spec.namespace: (none) → n", "Addon[web].spec.healthyWithin: 10m → (none)", `Addon[web].spec.manifests: ["(redacted)"] → (none)`,
+			"Addon[web].spec.namespace: web → (none)", "Addon[web].spec.rights.clusterAdmin: false → (none)", "Addon[web].spec.rights.namespaceAdmin: true → (none)",
+			"Addon[web].spec.scope.cluster: false → (none)", `Addon[web].spec.scope.namespaces: ["web"] → (none)`,
+		}},
 	} {
 		f := shop(t)
 		test.change(f)
@@ -224,16 +230,16 @@ func TestDiff(t *testing.T) {
 			// For the row with " (none) → [", only the beginning of the line is compared.
 			prefix := strings.TrimSuffix(want, " (none) → [")
 			if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, prefix) }) {
-				t.Errorf("%s: %q lacks %q", test.name, got, want)
+				t.Errorf("%s: the lines %q lack %q", test.name, got, want)
 			}
 		}
-		if (len(got) == 0) != (len(test.want) == 0) {
-			t.Errorf("%s: %q", test.name, got)
+		if len(got) != len(test.want) {
+			t.Errorf("%s: the lines are %q, want %q", test.name, got, test.want)
 		}
 	}
 }
 
-// TestBadFiles checks the errors for wrong files.
+// TestBadFiles checks the errors for invalid files. Each row replaces a text of a valid file.
 func TestBadFiles(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "shop.yaml"))
 	if err != nil {
@@ -253,34 +259,34 @@ func TestBadFiles(t *testing.T) {
 	} {
 		_, err := Parse([]byte(strings.ReplaceAll(string(text), test.from, test.to)))
 		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s → %s: %v", test.from, test.to, err)
+			t.Errorf("%q replaced by %q: error %v, want %s", test.from, test.to, err, test.want)
 		}
 	}
 	f := shop(t)
 	base := documents(t, "m1", secrets(t), nil, "https://10.0.0.11:6443")
 	if _, err := f.Documents(f.Machines[0], base); err == nil || !strings.Contains(err.Error(), "redacted") {
-		t.Errorf("a redacted secret: %v", err)
+		t.Errorf("Documents of a file with a redacted secret: %v", err)
 	}
 	f.Addons = nil
 	f.Cluster.Spec["virtualAddresses"] = []any{"${m9}"}
 	if _, err := f.Documents(f.Machines[0], base); err == nil || !strings.Contains(err.Error(), "Cluster.spec.virtualAddresses[0]: names ${m9}") {
-		t.Errorf("an unknown machine: %v", err)
+		t.Errorf("Documents of a file that names an unknown machine: %v", err)
 	}
 	delete(f.Cluster.Spec, "virtualAddresses")
 	f.Cluster.Spec["controlPlanes"] = []any{"${m1}"}
 	if _, err := f.Documents(f.Machines[0], base); err == nil || !strings.Contains(err.Error(), "does not name machine m2") {
-		t.Errorf("a missing control plane: %v", err)
+		t.Errorf("Documents of a file in which controlPlanes lacks a machine: %v", err)
 	}
 	delete(f.Cluster.Spec, "controlPlanes")
 	if text, err := f.Documents(f.Machines[0], base); err != nil || !strings.Contains(string(text), "- 10.0.0.12") {
-		t.Errorf("Cluster.spec.controlPlanes without a machine: %v", err)
+		t.Errorf("Documents of a file without controlPlanes do not list all control-plane machines: %v", err)
 	}
 	if _, err := f.Move([]Override{{Name: "m9", Address: "10.0.0.1"}}); err == nil {
-		t.Error("an override of an unknown machine was accepted")
+		t.Error("Move accepts an override of an unknown machine")
 	}
 }
 
-// TestParseOverride checks the form of --machine.
+// TestParseOverride checks which values of the flag --machine are valid.
 func TestParseOverride(t *testing.T) {
 	got, err := ParseOverride("m1=10.0.0.1,endpoint=127.0.0.1:5,fingerprint=sha256:aa")
 	if want := (Override{"m1", "10.0.0.1", "127.0.0.1:5", "sha256:aa"}); err != nil || got != want {
@@ -288,7 +294,7 @@ func TestParseOverride(t *testing.T) {
 	}
 	for _, bad := range []string{"", "m1", "=10.0.0.1", "m1=", "m1=10.0.0.1,port=5", "m1=10.0.0.1,endpoint="} {
 		if _, err := ParseOverride(bad); err == nil {
-			t.Errorf("%q is accepted", bad)
+			t.Errorf("ParseOverride accepts %q", bad)
 		}
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// TestLimits checks that the time limit for the connection does not grow with the operation,
-// because an unreachable machine must be an error soon.
+// TestLimits checks the time limits for the connection and for the whole command. The limit for the
+// connection does not depend on the duration of the operation, so an unreachable machine soon
+// causes an error.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		flag, work, dial, total time.Duration

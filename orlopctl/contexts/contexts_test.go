@@ -26,6 +26,6 @@ func TestContextsTogether(t *testing.T) {
 	all.Wait()
 	file, err := Load()
 	if err != nil || len(file.Contexts) != count {
-		t.Fatalf("%d contexts are left of %d, %v", len(file.Contexts), count, err)
+		t.Fatalf("the file has %d of %d added contexts, %v", len(file.Contexts), count, err)
 	}
 }

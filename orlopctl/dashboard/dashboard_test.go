@@ -17,8 +17,10 @@ import (
 
 var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 
+// ago returns the time d before now.
 func ago(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
 
+// topic returns a value of a topic, which is parsed from JSON.
 func topic(t *testing.T, name, json string) *api.TopicValue {
 	t.Helper()
 	value := &structpb.Value{}
@@ -70,7 +72,7 @@ func sample(t *testing.T) State {
 	return s
 }
 
-// press returns the state after some keys.
+// press returns the state after a user has pressed these keys.
 func press(s State, keys ...string) State {
 	for _, key := range keys {
 		s = s.Key(key)
@@ -78,6 +80,7 @@ func press(s State, keys ...string) State {
 	return s
 }
 
+// withLog returns the state after the log that it shows has started and has received count lines.
 func withLog(s State, count int) State {
 	s = s.Apply(Message{s.Wants().Machine, Started{Logs}})
 	for i := range count {
@@ -90,7 +93,7 @@ func withLog(s State, count int) State {
 	return s
 }
 
-// everyScreen returns states for all screens. The key is the name of the golden file.
+// everyScreen returns a state for each screen. The key is the name of the golden file.
 func everyScreen(t *testing.T) map[string]State {
 	s := sample(t)
 	return map[string]State{
@@ -121,8 +124,9 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// TestFits checks that a screen has as many rows as the terminal, and that no row is wider than the
-// terminal. It also checks that colors do not change the text.
+// TestFits checks that each screen has as many rows as the terminal, and that no row is wider than
+// the terminal. Colors do not change the text of a screen. A terminal smaller than leastWidth by
+// leastHeight gets another text, which may have fewer rows.
 func TestFits(t *testing.T) {
 	for name, s := range everyScreen(t) {
 		for _, width := range []int{1, leastWidth, 79, 80, 81, 133, 200} {
@@ -131,11 +135,11 @@ func TestFits(t *testing.T) {
 				shown := s.Draw()
 				rows := strings.Split(shown, "\n")
 				if len(rows) != height && (width >= leastWidth && height >= leastHeight) {
-					t.Errorf("%s at %d×%d: %d rows", name, width, height, len(rows))
+					t.Errorf("%s at %d×%d: the screen has %d rows", name, width, height, len(rows))
 				}
 				for _, row := range rows {
 					if got := ansi.StringWidth(row); got > width {
-						t.Errorf("%s at %d×%d: %d wide: %q", name, width, height, got, row)
+						t.Errorf("%s at %d×%d: a row is %d wide: %q", name, width, height, got, row)
 					}
 				}
 				s.colour = true
@@ -151,8 +155,8 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestHostile checks that the terminal receives only printable characters and line ends, for any
-// data from a machine.
+// TestHostile checks that the terminal receives only printable characters and line ends, even if a
+// machine sends control sequences and invalid values in each field.
 func TestHostile(t *testing.T) {
 	evil := "\x1b[2J\x1b]0;x\a\u009b31m\r\n\u202e" + strings.Repeat("é", 300) + "\xff"
 	s := New([]Machine{{evil, evil}}, false).At(now).Sized(100, 30)
@@ -174,10 +178,10 @@ func TestHostile(t *testing.T) {
 		for _, key := range []string{"1", "2", "3", "4", "5", "?"} {
 			shown := press(s, key).Draw()
 			if i := strings.IndexFunc(shown, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
-				t.Errorf("screen %s: %q is in the output", key, shown[i:min(len(shown), i+20)])
+				t.Errorf("screen %s: the output has the unprintable text %q", key, shown[i:min(len(shown), i+20)])
 			}
 			if strings.Count(shown, "\n") != 29 {
-				t.Errorf("screen %s: %d rows", key, strings.Count(shown, "\n")+1)
+				t.Errorf("screen %s: %d rows, want 30", key, strings.Count(shown, "\n")+1)
 			}
 		}
 	}
@@ -186,19 +190,20 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestNothingInPlace checks that a state stays unchanged when another state is derived from it.
+// TestNothingInPlace checks that methods that derive a state from another state do not change the
+// other state.
 func TestNothingInPlace(t *testing.T) {
 	first := withLog(press(sample(t), "3"), 30)
 	shown := first.Draw()
 	second := withLog(first, 3).Apply(Message{0, Disconnected{Reason: "gone"}})
 	second = press(second, "j", "l", "4", "k", "n")
 	if second.Draw() == shown || first.Draw() != shown {
-		t.Errorf("the first state has become\n%s", first.Draw())
+		t.Errorf("the first state has changed, or the second one has not:\n%s", first.Draw())
 	}
 }
 
-// TestWants checks that the dashboard requests the log of the selected service while the log is on
-// the screen. It also checks that no line of another log is shown.
+// TestWants checks that the dashboard requests the log of the selected service, but only while the
+// screen with the log is shown. The screen shows no line of another log.
 func TestWants(t *testing.T) {
 	s := sample(t)
 	for keys, want := range map[string]Log{
@@ -220,27 +225,28 @@ func TestWants(t *testing.T) {
 	s = withLog(press(s, "3"), 3)
 	s = s.Apply(Message{0, LogLine{"apid", &api.LogLine{Text: "of another service"}}}).Apply(Message{1, LogLine{"containerd", &api.LogLine{Text: "of another machine"}}})
 	if shown := s.Draw(); !strings.Contains(shown, "line 3") || strings.Contains(shown, "another") {
-		t.Errorf("it shows\n%s", shown)
+		t.Errorf("the log of another service or machine is on the screen:\n%s", shown)
 	}
 	if shown := press(s, "l", "h").Draw(); strings.Contains(shown, "line 3") {
-		t.Errorf("the lines of the service before are still shown:\n%s", shown)
+		t.Errorf("the lines of the previously selected service are still shown:\n%s", shown)
 	}
 	if shown := s.Apply(Message{0, Started{Logs}}).Draw(); strings.Contains(shown, "line 3") {
-		t.Errorf("a log that began again still has its former lines:\n%s", shown)
+		t.Errorf("a log that has started again still shows its former lines:\n%s", shown)
 	}
 }
 
-// TestScroll checks that the visible lines stay in place after the user has scrolled, while new
-// lines arrive. Key G returns to the end, and the screen then follows new lines.
+// TestScroll checks that, after the user has scrolled a log, the visible lines stay in place while
+// new lines arrive. The key G scrolls to the end of the log, and from then on the screen shows new
+// lines.
 func TestScroll(t *testing.T) {
 	s := withLog(press(sample(t), "3"), 100)
 	end := func(s State) string { return strings.Split(s.Draw(), "\n")[22] }
 	if !strings.Contains(end(withLog(s, 101)), "line 101") {
-		t.Errorf("the end is %q", end(withLog(s, 101)))
+		t.Errorf("the last row of the log is %q, want line 101", end(withLog(s, 101)))
 	}
 	held := press(s, "g")
 	if top := strings.Split(held.Draw(), "\n")[3]; !strings.HasSuffix(top, "line 1") {
-		t.Errorf("on top is %q", top)
+		t.Errorf("the first row of the log is %q, want line 1", top)
 	}
 	body := func(s State) string { return strings.Join(strings.Split(s.Draw(), "\n")[3:], "\n") }
 	more := held
@@ -248,10 +254,10 @@ func TestScroll(t *testing.T) {
 		more = more.Apply(Message{0, LogLine{"containerd", &api.LogLine{Text: "more"}}})
 	}
 	if body(more) != body(held) {
-		t.Errorf("after new lines, the screen is\n%s", body(more))
+		t.Errorf("new lines have moved the rows of a scrolled log:\n%s", body(more))
 	}
 	if !strings.HasSuffix(end(press(more, "G")), "more") || press(more, "G").log.held {
-		t.Errorf("at the end is %q", end(press(more, "G")))
+		t.Errorf("the last row after the key G is %q, or the log is still scrolled", end(press(more, "G")))
 	}
 	for range 2 * keptLines {
 		more = more.Apply(Message{0, LogLine{"containerd", &api.LogLine{Text: strings.Repeat("x", 2*maxLine)}}})
@@ -260,25 +266,27 @@ func TestScroll(t *testing.T) {
 		t.Errorf("%d lines are retained, the first of %d bytes", len(more.log.kept), len(more.log.kept[0].text))
 	}
 	if rows := strings.Count(more.Draw(), "\n"); rows != 23 {
-		t.Errorf("%d rows", rows+1)
+		t.Errorf("the screen has %d rows, want 24", rows+1)
 	}
 }
 
-// TestBack checks that all data of a machine is replaced after a reconnection.
+// TestBack checks that a lost connection removes the health and the topics of a machine, and that a
+// reconnection replaces its events. It also checks the keys that end the dashboard.
 func TestBack(t *testing.T) {
 	s := sample(t).Apply(Message{0, Disconnected{Reason: "it reboots", Next: now}})
 	if m := s.machines[0]; m.health != nil || m.system.CPUs != 0 || m.version == nil {
-		t.Errorf("data of a disconnected machine: %v", m)
+		t.Errorf("a disconnected machine has health or a topic, or no version: %v", m)
 	}
 	s = s.Apply(Message{0, Connected{}}).Apply(Message{0, Started{Events}}).Apply(Message{0, &api.Event{Message: "first of this start"}})
 	if shown := press(s, "4").Draw(); strings.Contains(shown, "STATE") || !strings.Contains(shown, "first of this start") || strings.Contains(shown, "away") {
-		t.Errorf("it shows\n%s", shown)
+		t.Errorf("the screen shows former events, or the machine as away:\n%s", shown)
 	}
 	if !press(s, "q").Quits() || !press(s, "?", "ctrl+c").Quits() || s.Quits() {
 		t.Error("the wrong keys end the dashboard")
 	}
 }
 
+// TestSpan checks the text for a duration, which has the two largest units at most.
 func TestSpan(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", 59 * time.Second: "59s", 3599 * time.Second: "59m", 3*time.Hour + 7*time.Minute: "3h07m",

@@ -13,8 +13,8 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// TestPicture compares docs/dashboard.svg with the overview of the sample in colors. README.md
-// shows this picture. `go test ./orlopctl/dashboard -update` draws the picture again.
+// TestPicture checks that docs/dashboard.svg, which README.md shows, is a picture of the overview
+// of the sample in colors. `go test ./orlopctl/dashboard -update` draws the picture again.
 func TestPicture(t *testing.T) {
 	s := sample(t).Sized(104, 15)
 	s.colour = true

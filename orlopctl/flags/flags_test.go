@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestLimits checks which values a flag accepts, and that a rejected value changes nothing. The
-// error must state the flag, the value and the accepted values. The limits must not change the
-// help.
+// TestLimits checks which values flags with limits accept. A rejected value must not change the
+// variable of a flag, and its error must state the flag, the value and the accepted values. The
+// limits must not change the help.
 func TestLimits(t *testing.T) {
 	var ttl, hold time.Duration
 	var cpus int
@@ -40,7 +40,7 @@ func TestLimits(t *testing.T) {
 		}
 		for i, now := range []any{ttl, hold, cpus, tail} {
 			if err != nil && now != before[i] {
-				t.Errorf("%s: changed %v to %v", c.arg, before[i], now)
+				t.Errorf("%s: the rejected value changed a variable from %v to %v", c.arg, before[i], now)
 			}
 		}
 	}

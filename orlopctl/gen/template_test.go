@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestSignTemplate checks that the object contains the signed documents byte for byte, and that the
-// signature is valid until the expiry.
+// TestSignTemplate checks the OrlopMachineTemplate that SignTemplate returns as YAML. It must
+// contain the signed documents byte for byte, and its signature must be valid until the expiry.
 func TestSignTemplate(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -22,7 +22,7 @@ func TestSignTemplate(t *testing.T) {
 	now := time.Now()
 	expiry := now.Add(30 * time.Minute).Truncate(time.Second)
 	documents := []byte("kind: Machine\nspec:\n  # a comment\n  sysctls: {a: \"b: c\"}\n\n---\nkind: Cluster\n")
-	// In YAML, this name would be a number without quotes.
+	// Without quotes, the name 007 would be a number in YAML.
 	text, err := SignTemplate(ca, Template{Name: "007", Match: `host.serial == "a\b"`, Expiry: expiry}, documents, now)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestSignTemplate(t *testing.T) {
 	}
 	got := object.Spec.Template.Spec
 	if object.Metadata.Name != "007" {
-		t.Errorf("the name is %#v", object.Metadata.Name)
+		t.Errorf("the name in the object is %#v, want the text 007", object.Metadata.Name)
 	}
 	if got.Match != `host.serial == "a\b"` || !bytes.Equal([]byte(got.Documents), documents) {
 		t.Errorf("%+v", got)
@@ -51,6 +51,6 @@ func TestSignTemplate(t *testing.T) {
 		t.Errorf("%+v, %v", template, err)
 	}
 	if _, _, err := signed.Verify([]*x509.Certificate{ca.Cert}, expiry); err == nil {
-		t.Error("accepted after its expiry")
+		t.Error("the signature is valid after its expiry")
 	}
 }

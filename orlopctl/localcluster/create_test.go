@@ -25,7 +25,9 @@ import (
 )
 
 // TestBringUp runs the steps of `cluster create` that follow the start of QEMU, with a fake
-// machine. It checks the timeline, the stored context and the kubeconfig.
+// machine. It checks the timeline, the stored context and the kubeconfig. Then it checks how
+// contexts change after a restart of the machines, and which entries of the kubeconfig are removed
+// with a cluster.
 func TestBringUp(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
@@ -46,7 +48,7 @@ func TestBringUp(t *testing.T) {
 	if got := fake.Current(); got == nil || got.Machine.Metadata.Name != firstMachine || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
 		t.Errorf("the machine was configured as %+v", got)
 	}
-	// Compare the names of the lines in their order, without the times, which differ from run to
+	// The names of the lines and their order are compared, but not the times, which differ in each
 	// run.
 	var stages []string
 	for line := range strings.Lines(out.String()) {
@@ -62,8 +64,9 @@ func TestBringUp(t *testing.T) {
 	if err != nil || file.Current != "t1" || file.Contexts["t1"].Fingerprint != "" {
 		t.Errorf("contexts: got %+v, %v", file, err)
 	}
-	// A machine has another address after it was switched off and on. A context with the same name
-	// and another CA belongs to a machine of another cluster, and must not change.
+	// After a machine was switched off and on, it has another address, and its context must change.
+	// The context t1-w2 has another CA. So it belongs to a machine of another cluster, and must not
+	// change.
 	if err := contexts.Change(func(f *contexts.File) error {
 		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known(member{vm.MachineStatus{Name: "w1"}, "127.0.0.1:1"}), contexts.Context{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
 		return nil
@@ -87,8 +90,8 @@ func TestBringUp(t *testing.T) {
 	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
 		t.Errorf("kubeconfig: got %s, %v", kube, err)
 	}
-	// "dev" is the cluster in the fake machine's kubeconfig. While this entry has no CA, or the CA
-	// of another cluster, it does not belong to the cluster of this test.
+	// The kubeconfig of the fake machine has a cluster "dev". If this entry has no CA, or the CA of
+	// another cluster, it does not belong to the cluster of this test, and must not be removed.
 	ca := base64.StdEncoding.EncodeToString([]byte(c.secrets.Etcd.Cert))
 	withCA := strings.Replace(string(kube), "server:", "certificate-authority-data: "+ca+"\n      server:", 1)
 	for _, foreign := range []string{string(kube), withCA} {
@@ -99,7 +102,7 @@ func TestBringUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after, err := os.ReadFile(filepath.Join(dir, "kube")); err != nil || string(after) != foreign {
-			t.Errorf("the kubeconfig of another cluster of this name became %s, %v", after, err)
+			t.Errorf("the kubeconfig of another cluster with this name was changed to %s, %v", after, err)
 		}
 	}
 	own := strings.Replace(withCA, ca, base64.StdEncoding.EncodeToString([]byte(c.secrets.Kubernetes.Cert)), 1)
@@ -113,7 +116,7 @@ func TestBringUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if link, err := os.Readlink(filepath.Join(dir, "kube")); err != nil || link != "vault" {
-		t.Errorf("the link to the kubeconfig was removed: %s, %v", link, err)
+		t.Errorf("the symbolic link to the kubeconfig was replaced: %s, %v", link, err)
 	}
 	if kube, err = os.ReadFile(filepath.Join(dir, "kube")); err != nil || strings.Contains(string(kube), "127.0.0.1") || strings.Contains(string(kube), "Zm9v") {
 		t.Errorf("the kubeconfig after the removal of the cluster: %s, %v", kube, err)
@@ -131,7 +134,7 @@ func TestBringUpFails(t *testing.T) {
 	defer cancel()
 	err := c.bringUp(ctx)
 	if err == nil {
-		t.Fatal("a machine without an identity counts as started")
+		t.Fatal("bringUp succeeds, although the machine has not printed its identity")
 	}
 	err = c.explain(err)
 	var status *exit.Error
@@ -139,11 +142,12 @@ func TestBringUpFails(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if !strings.Contains(out.String(), "cannot boot: no disk") {
-		t.Errorf("the console's end is not shown:\n%s", out)
+		t.Errorf("the output lacks the end of the console:\n%s", out)
 	}
 }
 
-// NewCreation returns a fake machine, a creation that uses it, and the output of the creation.
+// NewCreation returns a fake machine, a creation of a cluster that uses this machine, and the
+// output of the creation.
 func NewCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *bytes.Buffer) {
 	t.Helper()
 	operator := filepath.Join(dir, "operator")
@@ -181,6 +185,7 @@ func NewCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *by
 	return fake, c, out
 }
 
+// TestFreePort checks that freePort finds a port if the caller has no preference.
 func TestFreePort(t *testing.T) {
 	port, err := freePort(0)
 	if err != nil || port == 0 {
@@ -188,8 +193,9 @@ func TestFreePort(t *testing.T) {
 	}
 }
 
-// TestConfigPatch checks that the configurations of the control-plane machines contain the patch.
-// It also checks that an unusable patch is rejected before a machine exists.
+// TestConfigPatch checks that the configuration of a control-plane machine contains the patch. It
+// also checks that readPatch, which runs before the machines are created, rejects an unusable
+// patch.
 func TestConfigPatch(t *testing.T) {
 	c := &creation{ios: &iostreams.Streams{}, name: "t1", options: options{controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}}
 	var err error
@@ -208,7 +214,7 @@ func TestConfigPatch(t *testing.T) {
 		err := c.readPatch()
 		var status *exit.Error
 		if p.want == "" && err != nil || p.want != "" && (!errors.As(err, &status) || status.Code != exit.Usage || !strings.Contains(err.Error(), p.want)) {
-			t.Errorf("%s: got %v, want something with %q", p.patch, err, p.want)
+			t.Errorf("%s: got the error %v, want an error with %q, or none if empty", p.patch, err, p.want)
 		}
 		if p.want != "" {
 			continue

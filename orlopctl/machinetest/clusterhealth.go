@@ -14,9 +14,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// ClusterHealth answers for a cluster of three machines. The first answer has problems, and later
-// answers have none. Two names of the machine select another behavior: "lonely" is a worker, which
-// rejects the call, and the second call to "late" runs into the caller's timeout.
+// ClusterHealth returns the health of a cluster of three machines. Its first response has problems,
+// and later responses have none. Two names of the machine select another behavior. A machine
+// "lonely" is a worker, which rejects the call. On a machine "late", each call but the first fails
+// as if the timeout of the caller had expired.
 func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
 	c := s.f.Current()
 	if c == nil || c.Cluster == nil || c.Machine.Metadata.Name == "lonely" {
@@ -56,8 +57,8 @@ func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRe
 	return out, nil
 }
 
-// ofNetwork returns the health of a cluster with all machines of the network that have the same
-// machine CA. All of them are healthy.
+// ofNetwork returns the health of the cluster of this machine in a network. The cluster consists of
+// all machines of the network that have the same machine CA. All of them are healthy.
 func (s *clusterService) ofNetwork(own *config.Config) *api.ClusterHealthResponse {
 	out := &api.ClusterHealthResponse{Healthy: true, Cluster: own.Cluster.Metadata.Name, Machine: own.Machine.Metadata.Name, At: now, Etcd: &api.ClusterEtcd{Leader: "m1"}}
 	members := s.f.network.members()

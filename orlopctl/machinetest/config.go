@@ -29,8 +29,8 @@ func (s *configService) Get(_ context.Context, r *api.GetConfigRequest) (*api.Ge
 	return answer, nil
 }
 
-// numbered returns the earlier configuration with this number. For 0 it returns the active
-// configuration.
+// numbered returns the stored configuration with this number, of which 1 is the first. For 0, it
+// returns the active configuration.
 func (s *configService) numbered(number uint64) (*config.Config, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *configService) Apply(_ context.Context, r *api.ApplyRequest) (*api.Appl
 		return nil, status.Error(codes.InvalidArgument, problems.Error())
 	}
 	if parsed.Machine.Metadata.Name == "diskless" {
-		// These are problems that only the machine can find.
+		// The configuration is valid, but has a problem that only the machine can find.
 		refused, err := status.New(codes.InvalidArgument, "refused").WithDetails(&api.Problem{
 			File: r.Filename, Line: 4, Field: "Machine.spec.disk", Reason: "the machine has no disk", Expected: "a disk of at least 4GiB", Hint: "add a disk",
 		})

@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
-// debugService has a single link with three captured packets and two lost packets. It runs filters
-// like the kernel.
+// debugService has a single link, eth0. A capture on it has three packets, and reports two more as
+// dropped. It evaluates the program of the filter, as the kernel does.
 type debugService struct{ api.UnimplementedDebugServer }
 
 // Capture implements api.DebugServer.
@@ -60,7 +60,7 @@ func (debugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingSe
 	if err := stream.Send(&api.CaptureResponse{Packets: passed}); err != nil {
 		return err
 	}
-	if r.GetDuration().AsDuration() == 10*time.Minute { // of the script that cancels the call
+	if r.GetDuration().AsDuration() == 10*time.Minute { // a script cancels this call
 		<-stream.Context().Done()
 		return status.FromContextError(stream.Context().Err()).Err()
 	}

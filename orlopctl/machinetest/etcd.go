@@ -20,17 +20,18 @@ import (
 
 // etcdService simulates an etcd with 300 kB of data.
 //
-// Its second snapshot breaks off, and its third snapshot is damaged in transit. It restores the
-// snapshot that it has sent, or the stored snapshot `kept`, and it can undo a restore. It has two
-// stored snapshots as soon as a client has taken a snapshot. Stored snapshot `sealed` is encrypted
-// for `reader`. The S3 target rejects the first upload and accepts later uploads. A client can
-// disarm the alarm NOSPACE only after a defragmentation. After the disarming, etcd does not run.
+// The stream of its second snapshot ends too early, and its third snapshot is damaged in transit.
+// It restores only the snapshot that it sends, or the stored snapshot `kept`, and it can undo a
+// restore. As soon as it has sent a snapshot, it has two stored snapshots. The stored snapshot
+// `sealed` is encrypted for `reader`. The S3 target rejects the first upload and accepts later
+// uploads. A client can disarm the alarm NOSPACE only after a defragmentation. After the
+// disarming, etcd does not run.
 type etcdService struct {
 	api.UnimplementedEtcdServer
 	mu                            sync.Mutex
-	asked, kept                   int
-	restored                      *api.EtcdRestored
-	defragged, still, reencrypted bool
+	asked, kept                   int               // calls of Snapshot and TakeSnapshot
+	restored                      *api.EtcdRestored // the last restore or undo
+	defragged, still, reencrypted bool              // still: etcd does not run any more
 }
 
 var snapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
@@ -124,7 +125,7 @@ func (s *etcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest
 func (s *etcdService) ListSnapshots(context.Context, *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asked == 0 { // no snapshot was taken yet
+	if s.asked == 0 { // no snapshot was sent yet
 		return &api.EtcdListSnapshotsResponse{}, nil
 	}
 	r := &api.EtcdListSnapshotsResponse{Snapshots: []*api.EtcdStoredSnapshot{
@@ -208,8 +209,8 @@ func (s *etcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.Etcd
 	return r, nil
 }
 
-// Reencrypt implements api.EtcdServer. Three of 12 Secrets are encrypted with another key until the
-// first call that rewrites them.
+// Reencrypt implements api.EtcdServer. Three of 12 Secrets are encrypted with another key, until
+// the first call that does not only count them.
 func (s *etcdService) Reencrypt(_ context.Context, r *api.EtcdReencryptRequest) (*api.EtcdReencryptResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

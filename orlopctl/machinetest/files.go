@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// files maps the paths of a fake machine to their contents. /proc/large is larger than a message.
+// files maps the paths of files of a fake machine to their contents. The file /proc/large is larger
+// than a message, which has at most 8 bytes of it.
 var files = map[string]string{"/proc/large": "0123456789", "/proc/version": "Linux version 6.12\n"}
 
 // ReadFile implements api.MachineServer.

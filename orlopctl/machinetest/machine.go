@@ -1,5 +1,5 @@
-// Package machinetest has a fake machine for the tests of orlopctl: the services of the API with
-// canned answers, behind a real apid.
+// Package machinetest has a fake machine for the tests of orlopctl. Its services of the API return
+// constant responses, and are behind a real apid.
 package machinetest
 
 import (
@@ -33,10 +33,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// Machine is a simulated machine. The services of the API give canned answers on a Unix socket,
-// behind a real apid on a real TCP port.
+// Machine is a fake machine. Its services of the API listen on a Unix socket and return constant
+// responses. A real apid on a TCP port of loopback forwards calls to them.
 type Machine struct {
-	Code                 pairing.Code // the pairing code on the console
+	Code                 pairing.Code // the pairing code that the console would show
 	Address, Fingerprint string
 	dir                  string // files of apid
 	key                  *pki.Leaf
@@ -55,26 +55,29 @@ type Machine struct {
 	// log, as events, and as texts in topic "memory".
 	Slips   []string
 	install struct {
-		// name in the configuration with which the machine, which runs from memory, installs itself
+		// The machine name in the configuration of the installation. If it is not empty, the
+		// machine runs from memory. A machine "quick" has already rebooted from its disk.
 		name    string
-		watched int // number of watches of the installation
+		watched int // number of watches of the topic "install"
 	}
 	trial struct {
 		name     string // name of the current trial
 		confirms int    // number of calls that confirm the trial
-		// number of Confirm calls that still fail, because the machine has not rebooted yet
+		// The number of Confirm calls that will fail, because the machine has not rebooted yet.
 		boots int
 	}
 	calls struct {
 		ticket bool // a ticket was requested
-		// left maps SERVICE/METHOD to the time until the deadline of its last call (Left).
+		// left maps SERVICE/METHOD to the time that the last call of the method had until its
+		// deadline (Left).
 		left map[string]time.Duration
 	}
 }
 
 // Start starts a machine that trusts an operator CA and has no configuration yet.
 func Start(operatorCA []byte) (*Machine, error) {
-	dir, err := os.MkdirTemp("", "orlop") // short: a socket's path has at most 108 bytes
+	// The path is short, because the path of a socket has at most 108 bytes.
+	dir, err := os.MkdirTemp("", "orlop")
 	if err != nil {
 		return nil, err
 	}
@@ -132,16 +135,16 @@ func Start(operatorCA []byte) (*Machine, error) {
 	return f, nil
 }
 
-// Left returns the time that was left until the deadline of the last call of a method (for example
-// Machine/Reset) when the machine received the call. It returns zero if there was no call, or if
-// the call had no deadline.
+// Left returns the time until the deadline of the last call of a method, for example Machine/Reset,
+// at the time when the machine received the call. It returns zero if there was no call, or if the
+// call had no deadline.
 func (f *Machine) Left(method string) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls.left[method]
 }
 
-// note records the time until the deadline of a call of method.
+// note records the time that a call of a method has until its deadline.
 func (f *Machine) note(ctx context.Context, method string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,6 +155,7 @@ func (f *Machine) note(ctx context.Context, method string) {
 	}
 }
 
+// noteUnary is the interceptor of unary calls. It calls note and checkUnary.
 func (f *Machine) noteUnary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	f.note(ctx, info.FullMethod)
 	if err := f.checkUnary(info.FullMethod, r); err != nil {
@@ -160,12 +164,13 @@ func (f *Machine) noteUnary(ctx context.Context, r any, info *grpc.UnaryServerIn
 	return handle(ctx, r)
 }
 
+// noteStream is the interceptor of streams. It calls note.
 func (f *Machine) noteStream(s any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	f.note(stream.Context(), info.FullMethod)
 	return handle(s, stream)
 }
 
-// New starts a machine that stops at the end of the test.
+// New starts a machine as Start does, and stops it at the end of the test.
 func New(t testing.TB, operatorCA []byte) *Machine {
 	t.Helper()
 	f, err := Start(operatorCA)
@@ -198,7 +203,7 @@ func (s *internalService) Pair(_ context.Context, r *api.PairRequest) (*api.Pair
 	return &api.PairResponse{Proof: s.f.Code.NewAnswer(r.ChannelBinding, claim).Proof}, nil
 }
 
-// slipped returns Slips, under the lock.
+// slipped returns Slips. It holds the lock meanwhile.
 func (f *Machine) slipped() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,8 +217,9 @@ func (f *Machine) Current() *config.Config {
 	return f.configs.present
 }
 
-// Configure makes a configuration active. If it has a Cluster document, Configure also issues a
-// server certificate with the cluster's machine CA, like machined.
+// Configure makes a configuration active. If the configuration has a Cluster document, Configure
+// also issues a server certificate by the machine CA of the cluster, and uses the client CA of the
+// cluster, as machined does.
 func (f *Machine) Configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,7 +254,7 @@ func (f *Machine) Configure(c *config.Config) error {
 	return f.replace(apid.ServerCertFile, leaf.CertPEM())
 }
 
-// replace replaces a file of apid atomically, like machined.
+// replace replaces a file of apid atomically, as machined does.
 func (f *Machine) replace(name string, content []byte) error {
 	temporary := filepath.Join(f.dir, "new")
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
@@ -257,11 +263,11 @@ func (f *Machine) replace(name string, content []byte) error {
 	return os.Rename(temporary, filepath.Join(f.dir, name))
 }
 
-// Network connects fake machines. It maps the address of each machine in the network to its TCP
-// address.
+// Network connects fake machines. Its map has, for the address of a machine in the network, the
+// address of its apid.
 type Network struct {
 	sync.Map
-	machines sync.Map // address → *Machine
+	machines sync.Map // machines by their address in the network
 }
 
 // members returns the configurations of the machines that have a Cluster document, by address.
@@ -295,7 +301,7 @@ func (f *Machine) machineCA(c *config.Config) config.CertKey {
 	return pair
 }
 
-// Join gives the machine an address in a network. Call it before the machine gets a configuration.
+// Join adds the machine to a network, with the address node. It must be called before Configure.
 func (f *Machine) Join(n *Network, node netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -404,10 +410,10 @@ func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicVa
 	return &api.TopicValue{Topic: r.Topic, Revision: 7, Value: v}, nil
 }
 
-// watchInstall simulates an installation. The first watch ends with a lost connection, and the
-// second watch shows the end of the installation. It fails if the machine has the name "worn". A
-// machine with the name "restless" seems to boot from its boot medium again: the second watch shows
-// no installation.
+// watchInstall simulates an installation. The first watch ends with a lost connection. The second
+// watch shows the end of the installation. The installation of a machine "worn" fails. A machine
+// "restless" seems to boot from its boot medium again, because the second watch shows no
+// installation.
 func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	s.f.mu.Lock()
 	s.f.install.watched++
@@ -442,8 +448,8 @@ func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.Topi
 	return nil
 }
 
-// topics are the values of topics that do not change. A watch of these topics does not end by
-// itself.
+// topics are the values of topics that do not change, as JSON. A watch of such a topic sends the
+// value and then does not end.
 var topics = map[string]string{
 	"services": `[{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-04T03:02:01Z"}, {"name": "apid", "state": "backoff", "restarts": 3}]`,
 	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
@@ -457,7 +463,7 @@ func (s *machineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingSer
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
 	}
-	if r.Topic == "configuration" { // the first value says that the machine waits for a service
+	if r.Topic == "configuration" { // the first value says that it waits for a service
 		waiting, err := structpb.NewValue(map[string]any{"waitingFor": []any{"orchestrator-api"}})
 		if err != nil {
 			return err
@@ -524,8 +530,8 @@ func (s *machineService) Reboot(_ context.Context, r *api.PowerRequest) (*api.Po
 	return &api.PowerResponse{}, checkDrain("reboot", r.Drain)
 }
 
-// checkDrain rejects an operation with the drain policy respect, because a PodDisruptionBudget
-// blocks the drain. It returns nil for other policies.
+// checkDrain rejects an operation with the drain policy "respect", as a machine does if a
+// PodDisruptionBudget blocks the drain. It accepts any other policy.
 func checkDrain(operation string, r *api.DrainPolicy) error {
 	if r.GetPolicy() != "respect" {
 		return nil
@@ -567,8 +573,8 @@ func (s *machineService) Reset(_ context.Context, r *api.ResetRequest) (*api.Pow
 	return &api.PowerResponse{}, nil
 }
 
-// WipeDisk implements api.MachineServer. The machine has a disk B1, and a volume "old" without a
-// document.
+// WipeDisk implements api.MachineServer. The machine has a disk with the serial number B1, and a
+// volume "old" without a document of kind Volume.
 func (s *machineService) WipeDisk(_ context.Context, r *api.WipeDiskRequest) (*api.WipeDiskResponse, error) {
 	switch {
 	case r.Disk == "B1":
@@ -669,7 +675,7 @@ func (imageService) List(context.Context, *api.ListImagesRequest) (*api.ListImag
 type clusterService struct {
 	api.UnimplementedClusterServer
 	f         *Machine
-	suspended *api.SuspendedObject // suspend.go
+	suspended *api.SuspendedObject // the suspended object, or nil
 	// answers is the number of calls of ClusterHealth that were answered.
 	answers int
 }
@@ -731,9 +737,9 @@ contexts:
 `)}, nil
 }
 
-// auditService has a record of three calls, and a record of two rejected calls. It simulates a
-// tampered log for two values of After: for 100 it omits the second call, and for 200 it changes an
-// address in the second call.
+// auditService has a record of changes with three calls, and a record of rejected calls with two
+// lines. Two values of After simulate a manipulated log of changes: for 100, the second call is
+// missing, and for 200, an address in the second call is changed.
 type auditService struct{ api.UnimplementedAuditServer }
 
 // Read implements api.AuditServer.

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// CreateTicket implements api.ClusterServer. It gives every caller a ticket, signed by the client
-// CA.
+// CreateTicket implements api.ClusterServer. It issues a ticket, signed by the client CA, to every
+// caller. Without a CSR, it returns only the configuration of a worker that sends a join request.
 func (s *clusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
 	cluster := s.f.Current()
 	if cluster == nil || cluster.Cluster == nil {
@@ -72,7 +72,7 @@ func (s *clusterService) RemoveMember(_ context.Context, r *api.RemoveMemberRequ
 	return &api.RemoveMemberResponse{Tickets: []string{"1a"}, NodeError: "the API server does not answer"}, nil
 }
 
-// asks is the key fingerprint of the machine that has sent a join request.
+// asks is the key fingerprint of machine w5, which has sent a join request.
 var asks = "sha256:" + strings.Repeat("ab", 32)
 
 // ListPending implements api.ClusterServer.

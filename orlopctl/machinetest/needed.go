@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// neededName is the name of a machine that its cluster needs. The machine rejects operations after
-// which it would be away.
+// neededName is the name of a machine that its cluster needs for the quorum of etcd. The machine
+// rejects operations after which it would be away.
 const neededName = "needed"
 
 // checkNeeded rejects an operation of the machine neededName, unless force is set. It returns nil

@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// releaseKey returns the key that signs the version of every fake machine.
+// releaseKey returns the key that has signed the version of every fake machine.
 var releaseKey = sync.OnceValues(bundle.NewKey)
 
 // sbom is the bill of materials of every fake machine.
@@ -36,6 +36,7 @@ func (s *upgradeService) ReadSBOM(_ *api.ReadSBOMRequest, stream grpc.ServerStre
 	)
 }
 
+// partOf returns the description of a part of a bundle with this content.
 func partOf(content []byte) bundle.Part {
 	sum := sha256.Sum256(content)
 	return bundle.Part{SHA256: hex.EncodeToString(sum[:]), Size: int64(len(content))}
@@ -56,7 +57,7 @@ func signedStatement() ([]byte, error) {
 }
 
 // WriteRelease writes a release to a directory: orlop.bundle, provenance.intoto.jsonl and keys.pem.
-// keys.pem has the key that signed the bundle, the provenance and the version of every fake
+// The public key in keys.pem verifies the bundle, the provenance, and the version of every fake
 // machine.
 func WriteRelease(dir, version string) error {
 	key, err := releaseKey()

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// Suspend implements api.ClusterServer. The only object of this cluster is the webhook
-// configuration "policy".
+// Suspend implements api.ClusterServer. The only object of the cluster is the
+// ValidatingWebhookConfiguration "policy".
 func (s *clusterService) Suspend(_ context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
 	if !strings.EqualFold(r.Kind, "validatingwebhookconfiguration") || r.Name != "policy" {
 		return nil, status.Errorf(codes.FailedPrecondition, "%s %s: not found", r.Kind, r.Name)

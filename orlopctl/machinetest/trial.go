@@ -15,15 +15,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Confirm implements api.ConfigServer. It rejects a configuration with link eth9, because a call
-// would not reach a machine with that configuration. For a configuration with link eth8, it answers
-// that the trial has already ended.
+// Confirm implements api.ConfigServer. The name of the first link in the configuration selects the
+// result. With eth9, the call fails as if it had not reached the machine. With eth8, the call fails
+// because the trial has already ended. The first call of each trial fails, too.
 func (s *configService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
 	now := s.f.Current()
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	if s.f.trial.name == "" && r.TrialName == "" {
-		return &api.ConfirmConfigResponse{}, nil // there is only a trial of mode try
+		return &api.ConfirmConfigResponse{}, nil // a trial of mode try has no name
 	}
 	s.f.trial.confirms++
 	switch {
@@ -52,8 +52,9 @@ func failuresIn(c *config.Config) []string {
 	return nil
 }
 
-// completed adds the effects of a patch to the answer, and makes the new configuration active
-// unless the call is a dry run. A change of a link starts a trial.
+// completed adds the effects of a patch to the response answer, and returns it. It makes the
+// configuration next active, unless the call is a dry run. If one of the configurations has links,
+// the change can cut off its caller, and starts a trial unless the call forbids it.
 func (s *configService) completed(answer *api.ApplyResponse, before, next *config.Config, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if err := s.f.checkChange(answer, before, next, r); err != nil {
 		return nil, err

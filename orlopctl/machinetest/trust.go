@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
+// bundled returns the own CA of a cluster and the CAs that it also accepts, as PEM.
 func bundled(own config.Certificate, accepted []config.Certificate) []byte {
 	return pki.EncodeCerts(append(config.X509s(accepted), own.X509())...)
 }
@@ -41,11 +42,12 @@ func (f *Machine) certificates() any {
 	return list
 }
 
-// trustService issues a certificate for every request. It has no ledger.
+// trustService issues a certificate for every request. It has no ledger, so ListCertificates
+// returns constant entries.
 type trustService struct {
 	api.UnimplementedTrustServer
 	f      *Machine
-	signed int
+	signed int // number of certificates with the default TTL
 }
 
 // Issue implements api.TrustServer.

@@ -14,16 +14,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// upgradeService simulates a machine with an unreliable connection: uploads and status streams
-// break off.
+// upgradeService simulates a machine with an unreliable connection. Uploads fail after brokenAfter
+// bytes, and a watch of an upgrade fails while the upgrade is running.
 type upgradeService struct {
 	api.UnimplementedUpgradeServer
 	f      *Machine
 	mu     sync.Mutex
-	have   int64
-	breaks int // number of broken streams
-	record *api.UpgradeStatus
-	// finalized is true after the level of the cluster was raised.
+	have   int64              // bytes of the uploaded bundle
+	breaks int                // number of uploads that failed
+	record *api.UpgradeStatus // the last upgrade
+	// finalized is true after a call of Finalize has raised the level of the cluster.
 	finalized bool
 }
 
@@ -117,6 +117,7 @@ func (s *upgradeService) Finalize(context.Context, *api.FinalizeRequest) (*api.F
 	return &api.FinalizeResponse{From: from, To: "1.37"}, nil
 }
 
+// begin records that an upgrade to a version is running.
 func (s *upgradeService) begin(version string) *api.UpgradeStarted {
 	s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: version, Phase: "writing", Operation: "write", Done: 1 << 20, Total: 2 << 20}
 	return &api.UpgradeStarted{From: "1.2.3", To: version}

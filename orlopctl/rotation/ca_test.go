@@ -20,7 +20,9 @@ func testCA(t *testing.T, name string) *pki.CA {
 	return ca
 }
 
-// TestStates checks that a machine's configuration determines its state and its next step.
+// TestStates checks the state and the next step of a rotation that follow from the CAs in the
+// configuration of a machine. The texts have the own CA before the plus sign, and the other
+// accepted CAs after it.
 func TestStates(t *testing.T) {
 	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
 	names := map[*x509.Certificate]string{old: "old", next: "next", other: "other"}
@@ -41,28 +43,28 @@ func TestStates(t *testing.T) {
 		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
 		{holding{own: next, accepted: list(old)}, issues, "next +"},
 		{holding{own: next}, newOnly, "next +"},
-		// Another rotation was abandoned after its first or second step. The trusted CAs of that
-		// rotation are dropped only by the last step.
+		// Another rotation was abandoned after its first or second step. Only the last step removes
+		// the accepted CAs of that rotation.
 		{holding{own: old, accepted: list(other)}, stateBefore, "old + other next"},
 		{holding{own: old, accepted: list(other, next)}, accepted, "next + old other"},
 		{holding{own: next, accepted: list(old, other)}, issues, "next +"},
 		{holding{own: other, accepted: list(old)}, stateBefore, "other + old next"},
 	} {
 		if at := c.h.state(next); at != c.at {
-			t.Errorf("%s: is in state %d, want %d", show(c.h), at, c.at)
+			t.Errorf("%s: the machine is in state %d, want %d", show(c.h), at, c.at)
 		}
 		if then := show(c.h.step(next)); then != c.then {
-			t.Errorf("%s: after the next step %s, want %s", show(c.h), then, c.then)
+			t.Errorf("%s: the next step leads to %s, want %s", show(c.h), then, c.then)
 		}
 	}
 }
 
-// TestAllCertificatesTrusted performs a rotation of three machines, machine by machine, and plans
-// the remaining steps again after each step. After each step, each machine must trust the
-// certificates of the other machines, including those issued before the latest step.
+// TestAllCertificatesTrusted performs a rotation of three machines. It plans the remaining steps
+// again after each step of a machine. After each step, each machine must trust the certificates of
+// the other machines, including those that were issued before this step.
 func TestAllCertificatesTrusted(t *testing.T) {
 	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
-	// The second machine does not use the CA, so three machines take part.
+	// The second of four machines does not use the CA, so three machines take part.
 	all := []holding{{own: old}, {}, {own: old}, {own: old}}
 	taken := 0
 	remaining := func() []plannedStep {
@@ -85,21 +87,23 @@ func TestAllCertificatesTrusted(t *testing.T) {
 					t.Fatalf("after %d steps, machine %d does not trust a certificate of machine %d", taken, a, b)
 				}
 			}
-			// Before a machine takes the last step, all machines have replaced the certificates
-			// that the old CA issued.
+			// Certificates of the old CA exist until all machines are in the state issues. Only
+			// after that, a machine takes the last step.
 			if h.own != nil && at != issues && !h.trusts(old) {
 				t.Fatalf("after %d steps, machine %d does not trust the certificates of the old CA", taken, a)
 			}
 		}
 		if taken > 9 {
-			t.Fatal("the rotation does not end")
+			t.Fatal("the rotation does not end after 9 steps")
 		}
 	}
 	if taken != 9 {
-		t.Errorf("%d steps, want 9", taken)
+		t.Errorf("the rotation took %d steps, want 9", taken)
 	}
 }
 
+// TestRelated checks that related accepts machines of one cluster, which trust the CAs of each
+// other. It rejects the CA of the file (known) if no machine trusts it and none has the new CA yet.
 func TestRelated(t *testing.T) {
 	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
 	names := []string{"a", "b"}
@@ -108,24 +112,24 @@ func TestRelated(t *testing.T) {
 		known *x509.Certificate
 		ok    bool
 	}{
-		"the same":                  {[]holding{{own: old}, {own: old}}, old, true},
-		"between two steps":         {[]holding{{own: old, accepted: []*x509.Certificate{next}}, {own: next, accepted: []*x509.Certificate{old}}}, old, true},
-		"at the end":                {[]holding{{own: next}, {own: next}}, old, true},
-		"one without":               {[]holding{{own: old}, {}}, old, true},
-		"none with":                 {[]holding{{}, {}}, old, false},
-		"two clusters":              {[]holding{{own: old}, {own: other}}, old, false},
-		"another file":              {[]holding{{own: old}, {own: old}}, other, false},
-		"a file without this CA":    {[]holding{{own: old}, {own: old}}, nil, true},
-		"a file that is not so new": {[]holding{{own: next}, {own: next}}, nil, true},
+		"same CA":                                  {[]holding{{own: old}, {own: old}}, old, true},
+		"machines in different steps":              {[]holding{{own: old, accepted: []*x509.Certificate{next}}, {own: next, accepted: []*x509.Certificate{old}}}, old, true},
+		"all machines with the new CA":             {[]holding{{own: next}, {own: next}}, old, true},
+		"one machine without the CA":               {[]holding{{own: old}, {}}, old, true},
+		"no machine with the CA":                   {[]holding{{}, {}}, old, false},
+		"machines of two clusters":                 {[]holding{{own: old}, {own: other}}, old, false},
+		"file with another CA":                     {[]holding{{own: old}, {own: old}}, other, false},
+		"file without this CA":                     {[]holding{{own: old}, {own: old}}, nil, true},
+		"file without this CA, after the rotation": {[]holding{{own: next}, {own: next}}, nil, true},
 	} {
 		if err := related(names, c.all, c.known, next); (err == nil) != c.ok {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: error %v, want success: %t", what, err, c.ok)
 		}
 	}
 }
 
-// TestPatch applies each step to a configuration. It merges, parses and redacts the configuration
-// like a machine.
+// TestPatch applies the patch of each step to a configuration, as a machine does, and checks the
+// state that results. At the end, the configuration has only the new CA with its key.
 func TestPatch(t *testing.T) {
 	parsed, problems := config.Parse("reference", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -154,7 +158,7 @@ func TestPatch(t *testing.T) {
 			t.Fatal(problems)
 		}
 		if h, err = readHolding(config.MarshalRedacted(parsed), "kubernetes"); err != nil || h.state(next.Cert) != step {
-			t.Errorf("the machine is in state %d after step %d, %v", h.state(next.Cert), step, err)
+			t.Errorf("the machine is in state %d after the step to state %d, %v", h.state(next.Cert), step, err)
 		}
 	}
 	own := parsed.Cluster.Spec.PKI
@@ -168,10 +172,13 @@ func TestPatch(t *testing.T) {
 		t.Errorf("%s, %v", patch, err)
 	}
 	if _, err := readHolding([]byte("kind: Cluster\nspec: {pki: {kubernetes: {cert: nonsense}}}"), "kubernetes"); err == nil {
-		t.Error("accepted invalid documents")
+		t.Error("readHolding accepts invalid documents")
 	}
 }
 
+// TestPendingFile checks the reason for which the files of a machine do not correspond to its CAs
+// yet. A file must have the new CA. If the new CA is the own CA of the machine, no certificate may
+// be issued by the previous CA any more.
 func TestPendingFile(t *testing.T) {
 	old, next := testCA(t, "old"), testCA(t, "next")
 	files := func(leaf *pki.CA) []shownCertificate {
@@ -193,7 +200,7 @@ func TestPendingFile(t *testing.T) {
 		{holding{own: next.Cert}, files(next)[1:], ""},
 	} {
 		if got := pendingFile(c.h, next.Cert, c.files); got != c.want {
-			t.Errorf("got %q, want %q", got, c.want)
+			t.Errorf("%+v: got %q, want %q", c.files, got, c.want)
 		}
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
-// TestCheckRoles checks that checkRoles rejects an incomplete list of control-plane machines.
+// TestCheckRoles checks that checkRoles rejects an incomplete list of the control-plane machines of
+// a cluster. A worker does not count.
 func TestCheckRoles(t *testing.T) {
 	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	of := func(machine string, members ...string) machineRole {
@@ -17,16 +18,16 @@ func TestCheckRoles(t *testing.T) {
 		all  []machineRole
 		fine bool
 	}{
-		"one alone":            {[]machineRole{of("a")}, true},
-		"one of three":         {[]machineRole{of("a", three...)}, false},
-		"one, by two names":    {[]machineRole{of("a", three...), of("a", three...), of("b", three...)}, false},
-		"all":                  {[]machineRole{of("a", three...), of("b", three...), of("c", three...)}, true},
-		"all, and a worker":    {[]machineRole{of("a", three[0]), {machine: "w", controlPlanes: three}}, true},
-		"a worker for another": {[]machineRole{of("a", three[:2]...), {machine: "w", controlPlanes: three[:2]}}, false},
+		"a single machine":                             {[]machineRole{of("a")}, true},
+		"one of three machines":                        {[]machineRole{of("a", three...)}, false},
+		"two of three machines, one of them twice":     {[]machineRole{of("a", three...), of("a", three...), of("b", three...)}, false},
+		"all machines":                                 {[]machineRole{of("a", three...), of("b", three...), of("c", three...)}, true},
+		"all control-plane machines and a worker":      {[]machineRole{of("a", three[0]), {machine: "w", controlPlanes: three}}, true},
+		"a worker in place of a control-plane machine": {[]machineRole{of("a", three[:2]...), {machine: "w", controlPlanes: three[:2]}}, false},
 	} {
 		names := make([]string, len(c.all))
 		if _, err := checkRoles(names, c.all); (err == nil) != c.fine {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error %v, want success: %t", name, err, c.fine)
 		}
 	}
 	documents := "kind: Machine\nspec: {role: controlplane}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
@@ -36,8 +37,8 @@ func TestCheckRoles(t *testing.T) {
 	}
 }
 
-// TestCheckWorkers checks that the error names each missing worker, and that the hint has its
-// address.
+// TestCheckWorkers checks that checkWorkers returns an error if the call does not name all workers.
+// The error has the names of the missing workers, and its hint has their addresses.
 func TestCheckWorkers(t *testing.T) {
 	named := []machineRole{{machine: "cp1", controlPlane: true}, {machine: "w1"}}
 	if err := checkWorkers(named, map[string]string{"w1": "10.0.0.21"}); err != nil {

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestPlan checks the remaining steps of machines in different states. Control-plane machines must
-// come first in each step.
+// TestPlan checks the remaining steps of three machines in different states. Each text lists, for
+// each step, the number of the state after it and the machines that take the step, in their order.
+// In each step, the control-plane machines 1 and 2 come before the worker 0.
 func TestPlan(t *testing.T) {
 	roles := []machineRole{{}, {controlPlane: true}, {controlPlane: true}}
 	for _, c := range []struct {

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestConfirmElsewhere checks that Run confirms a machine at its new address, and that Run fails
-// for an unreachable machine.
+// TestConfirmElsewhere checks that Run confirms a trial at another address of the machine if the
+// usual address does not answer. If no address answers, Run fails.
 func TestConfirmElsewhere(t *testing.T) {
 	operator, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -47,18 +47,20 @@ func TestConfirmElsewhere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := c.Run(ctx); err != nil || c.At.Address != fake.Address || dials != 2 {
-		t.Errorf("%v, at %s, %d connections of its own", err, c.At.Address, dials)
+		t.Errorf("Run returns %v and has confirmed at %s, with %d connections, want 2", err, c.At.Address, dials)
 	}
 	lost := &Confirmation{Endpoints: EndpointsOf(usual, nil)}
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	err = lost.Run(soon)
 	if code, _ := exit.Code(NotConfirmed(err, 30*time.Second)); err == nil || code != exit.Unreachable {
-		t.Errorf("%v, exit status %d", err, code)
+		t.Errorf("Run for an unreachable machine: %v, exit status %d", err, code)
 	}
 }
 
-// TestNotConfirmed checks that the error says what the machine does next, and when.
+// TestNotConfirmed checks that the error about a failed confirmation says that the machine reverts,
+// and when. If the machine has already reverted, the error does not say so. It also checks after
+// which errors of a call the confirmation is repeated.
 func TestNotConfirmed(t *testing.T) {
 	for left, want := range map[time.Duration]string{30 * time.Second: "to the previous configuration in 30s (at ", 0: "to the previous configuration now (at ", -time.Second: "to the previous configuration now (at "} {
 		if got := NotConfirmed(client.ErrUnreachable, left).Error(); !strings.Contains(got, want) {
@@ -72,18 +74,19 @@ func TestNotConfirmed(t *testing.T) {
 	gone := status.Error(codes.FailedPrecondition, "none is on trial")
 	for _, got := range []error{notConfirmedAfterBoot(gone, time.Minute), NotConfirmed(gone, time.Minute)} {
 		if code, _ := exit.Code(got); code != exit.Failure || strings.Contains(got.Error(), "reverts") {
-			t.Errorf("already reverted: %v, exit status %d", got, code)
+			t.Errorf("after the machine has reverted: %v, exit status %d", got, code)
 		}
 	}
-	for code, again := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true, codes.Unauthenticated: true, codes.FailedPrecondition: false, codes.PermissionDenied: false, codes.Unimplemented: false} {
-		if got := isTemporaryOrUnauthorized(status.Error(code, "x")); got != again {
-			t.Errorf("%v: another attempt: %v", code, got)
+	for code, want := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true, codes.Unauthenticated: true, codes.FailedPrecondition: false, codes.PermissionDenied: false, codes.Unimplemented: false} {
+		if got := isTemporaryOrUnauthorized(status.Error(code, "x")); got != want {
+			t.Errorf("%v: the confirmation is repeated: %v", code, got)
 		}
 	}
 }
 
-// TestNeeded checks which answers require a confirmation: of a trial that runs, or of a trial that
-// begins with a reboot. A reboot without a trial requires none.
+// TestNeeded checks which responses of Apply require a confirmation: those with a trial that runs
+// or that begins with the reboot. A reboot without a trial requires none. It also checks for which
+// modes of a call the tool itself confirms the trial.
 func TestNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer *api.ApplyResponse
@@ -95,7 +98,7 @@ func TestNeeded(t *testing.T) {
 		"a reboot that begins a trial": {&api.ApplyResponse{Reboot: true, TrialDuration: durationpb.New(time.Minute)}, true},
 	} {
 		if got := Needed(c.answer); got != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: a confirmation is needed: %v", name, got)
 		}
 	}
 	for mode, want := range map[api.ApplyRequest_Mode]bool{
@@ -103,7 +106,7 @@ func TestNeeded(t *testing.T) {
 		api.ApplyRequest_MODE_STAGED: false, api.ApplyRequest_MODE_TRY: false, api.ApplyRequest_MODE_DRY_RUN: false,
 	} {
 		if got := IsAutomatic(mode); got != want {
-			t.Errorf("%v: %v", mode, got)
+			t.Errorf("%v: confirmed automatically: %v", mode, got)
 		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/approval"
 )
 
-// TestEveryMethodHasARole fails for a method without a role: apid would reject all calls of it.
+// TestEveryMethodHasARole checks that every method has a role. apid would reject all calls of a
+// method without a role.
 func TestEveryMethodHasARole(t *testing.T) {
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
 		role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
@@ -22,8 +23,8 @@ func TestEveryMethodHasARole(t *testing.T) {
 	})
 }
 
-// TestEveryMethodHasAuditRule checks that the calls of every method above ROLE_READER are recorded,
-// with a target or an explicit rule without one.
+// TestEveryMethodHasAuditRule checks that every method above ROLE_READER has an audit rule, by
+// which its calls are recorded. The rule has a target, or is explicitly empty.
 func TestEveryMethodHasAuditRule(t *testing.T) {
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
 		role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
@@ -33,27 +34,28 @@ func TestEveryMethodHasAuditRule(t *testing.T) {
 	})
 }
 
-// TestEveryMethodHasFanout fails for a method without a manner for several machines.
+// TestEveryMethodHasFanout checks that every method has the option fanout, which says how a command
+// calls the method on several machines.
 func TestEveryMethodHasFanout(t *testing.T) {
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
 		fanout := api.FanoutOf(fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()))
 		if _, known := api.Fanout_name[int32(fanout)]; !known || fanout == api.Fanout_FANOUT_UNSPECIFIED {
-			t.Errorf("%s: no manner for several machines; add option (fanout) = … to the method in orlop.proto", m.FullName())
+			t.Errorf("%s: no fanout for calls on several machines; add option (fanout) = … to the method in orlop.proto", m.FullName())
 		}
 	})
 }
 
-// TestReadersReadOnly checks that readers and machines may call only methods whose names are known
-// to read and not to change the machine.
+// TestReadersReadOnly checks that readers and machines may call only the methods in a list. The
+// methods of this list read, and do not change the machine.
 func TestReadersReadOnly(t *testing.T) {
 	reads := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "DescribeBundle", "Download", "ReadSBOM", "Read", "History", "Compare",
 		"ReadFile", "ListFiles", "ListCertificates", "ListMembers", "ListPending", "ListSuspended", "ListSnapshots",
-		"Renew", // issues the caller the same name and role again
+		"Renew", // issues a new certificate with the same name and role to the caller
 		"Join",  // for machines: issues the certificates of their membership or ticket
 		"GetRevocations", "GetMembership",
 		"Resolve", "ReadBlob", // of images
 		"ClusterHealth", "ReportMachine",
-		"GetKeys", "Attest", // the TPM keeps nothing of a call
+		"GetKeys", "Attest", // the TPM stores nothing of a call
 		"Relay", // the other machine's listener authorizes the caller
 	}
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
@@ -65,13 +67,13 @@ func TestReadersReadOnly(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("%s: readers may call it, but its name is not in the list of reading methods: %s; give it another role, or check that it only reads and add it to the list",
+		t.Errorf("%s: readers may call this method, but its name is not in the list of reading methods: %s; give the method another role, or check that it only reads and add it to the list",
 			m.FullName(), strings.Join(reads, ", "))
 	})
 }
 
-// TestRequestsAreNotShared fails if two methods share a request message: a new field for one method
-// would appear in the other.
+// TestRequestsAreNotShared checks that no two methods share a request message. Otherwise, a new
+// field for one method would also appear in the other.
 func TestRequestsAreNotShared(t *testing.T) {
 	shared := map[protoreflect.FullName]bool{
 		"orlop.v1alpha1.GetRequest":   true, // Get and Watch read the same topics
@@ -84,14 +86,14 @@ func TestRequestsAreNotShared(t *testing.T) {
 	})
 	for name, methods := range users {
 		if len(methods) > 1 && !shared[name] {
-			t.Errorf("%s is the request of %s; give each its own", name, strings.Join(methods, " and "))
+			t.Errorf("%s is the request of %s; give each method its own request message", name, strings.Join(methods, " and "))
 		}
 	}
 }
 
 // TestEveryChangeHasApprovalRule checks that every method that changes data is guarded, or has a
-// reason why it needs no approval. A guarded method says its effect, and its request has the field
-// that carries the approval.
+// reason why it needs no approval. The rule of a guarded method describes the effect of a call, and
+// the request has the field that carries the approval.
 func TestEveryChangeHasApprovalRule(t *testing.T) {
 	guarded := 0
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
@@ -108,7 +110,7 @@ func TestEveryChangeHasApprovalRule(t *testing.T) {
 		case isGuarded == (rule.GetExempt() != ""):
 			t.Errorf("%s: changes data; add option (approval_rule) = { guard: …, effect: … }, or { exempt: … } with the reason why two operators need not approve it", name)
 		case isGuarded != (rule.GetEffect() != ""):
-			t.Errorf("%s: a guarded method, and no other, has an effect in its approval rule", name)
+			t.Errorf("%s: the approval rule of a guarded method must have an effect, and that of another method must have none", name)
 		case isGuarded && (field == nil || field.Kind() != protoreflect.BytesKind):
 			t.Errorf("%s: is guarded, so its request needs the field `bytes %s`", name, approval.Field)
 		case isGuarded && !strings.HasPrefix(string(api.Guard_name[int32(rule.Guard)]), "GUARD_"):

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestFromContext checks that machined gets each field that apid sends, and no value that is sent
-// twice.
+// TestFromContext checks that CallerFromContext returns each field that apid sends, and ignores a
+// field that is sent twice.
 func TestFromContext(t *testing.T) {
 	want := Caller{
 		Subject: "CN=alice,O=orlop:admin", Name: "alice", Role: "admin", Serial: "1f", Lineage: "1e", Issuer: "sha256:00",
@@ -27,7 +27,7 @@ func TestFromContext(t *testing.T) {
 	}
 }
 
-// TestRoles checks which callers the checks of a role reject.
+// TestRoles checks which callers IsAdmin, RequireMachine and RequireControlPlane accept.
 func TestRoles(t *testing.T) {
 	for _, c := range []struct {
 		caller                       Caller
@@ -46,7 +46,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestString checks the text for events.
+// TestString checks the text that events contain for a caller, with and without the caller's
+// address.
 func TestString(t *testing.T) {
 	if got := (Caller{Subject: "CN=a", Peer: "10.0.0.1:1"}).String(); got != "CN=a from 10.0.0.1:1" {
 		t.Error(got)

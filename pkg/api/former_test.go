@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/mod/semver"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -12,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// releasedMethods returns the methods of version 0.1.0 by full name, from the descriptors of its
-// API that it was released with.
+// releasedMethods returns the methods of version 0.1.0 by full name. It reads them from the stored
+// API descriptors of this version.
 func releasedMethods(t *testing.T) map[string]protoreflect.MethodDescriptor {
 	t.Helper()
 	text, err := os.ReadFile("testdata/released/0.1.0/api.binpb")
@@ -44,7 +45,7 @@ func releasedMethods(t *testing.T) map[string]protoreflect.MethodDescriptor {
 		}
 	}
 	if len(methods) < 50 {
-		t.Fatalf("only %d methods", len(methods))
+		t.Fatalf("only %d methods in the stored API descriptors", len(methods))
 	}
 	return methods
 }
@@ -62,8 +63,8 @@ func presentMethod(name string) protoreflect.MethodDescriptor {
 	return m
 }
 
-// TestFormerNames checks that each method of version 0.1.0 exists under its own or its present
-// name, with the same role, the same streams and messages that both versions can read.
+// TestFormerNames checks that each method of version 0.1.0 still exists, under the same name or
+// under a new name, with the same role, the same streams and messages that both versions can read.
 func TestFormerNames(t *testing.T) {
 	released := releasedMethods(t)
 	for name, was := range released {
@@ -85,20 +86,21 @@ func TestFormerNames(t *testing.T) {
 	seen := map[string]bool{}
 	for former, present := range formerNames {
 		if released[former] == nil || released[present] != nil || presentMethod(former) != nil || seen[present] {
-			t.Errorf("%s: is not the only former name of %s", former, present)
+			t.Errorf("%s: exists in the present API or not in the former one, or is not the only former name of %s", former, present)
 		}
 		seen[present] = true
 		if PresentName(former) != present || FormerName(present) != former || PresentName(present) != present || FormerName(former) != "" {
-			t.Errorf("%s and %s are not each other's names", former, present)
+			t.Errorf("PresentName and FormerName do not convert %s and %s into each other", former, present)
 		}
 	}
 	if unknown := "/orlop.v1alpha1.Cluster/Any"; PresentName(unknown) != unknown || FormerName(unknown) != "" {
-		t.Error("an unknown name has another name")
+		t.Error("PresentName or FormerName converts an unknown name")
 	}
 }
 
 func roleOf(m protoreflect.MethodDescriptor) Role {
-	// Parsed again, because the descriptor of the release has extensions of its own.
+	// The options are encoded and parsed again, because the stored descriptors have their own type
+	// for the extension.
 	text, err := proto.Marshal(m.Options())
 	if err != nil {
 		return Role_ROLE_UNSPECIFIED
@@ -112,7 +114,7 @@ func roleOf(m protoreflect.MethodDescriptor) Role {
 }
 
 // incompatible returns the fields of a released message that the present message lacks or has with
-// another type. seen holds the compared messages.
+// another type. seen holds the pairs of messages that are already compared.
 func incompatible(was, is protoreflect.MessageDescriptor, seen map[string]bool) (problems []string) {
 	if pair := string(was.FullName() + " " + is.FullName()); seen[pair] {
 		return nil
@@ -124,7 +126,7 @@ func incompatible(was, is protoreflect.MessageDescriptor, seen map[string]bool) 
 		g := is.Fields().ByNumber(f.Number())
 		switch {
 		case g == nil:
-			problems = append(problems, string(is.FullName())+" lacks the number of "+string(f.FullName()))
+			problems = append(problems, string(is.FullName())+" lacks the field number of "+string(f.FullName()))
 		case f.Kind() != g.Kind() || f.Cardinality() != g.Cardinality():
 			problems = append(problems, string(g.FullName())+" has another type than "+string(f.FullName()))
 		case f.Kind() == protoreflect.MessageKind:
@@ -134,13 +136,14 @@ func incompatible(was, is protoreflect.MessageDescriptor, seen map[string]bool) 
 	return problems
 }
 
-// TestFormerNamesAreDropped fails in the version that needs no former names any more.
+// TestFormerNamesAreDropped fails from version formerDropped on, which no longer needs the former
+// names.
 func TestFormerNamesAreDropped(t *testing.T) {
 	text, err := os.ReadFile("../../profiles/VERSION")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if version := strings.Fields(string(text))[0]; version >= formerDropped {
+	if version := strings.Fields(string(text))[0]; semver.Compare("v"+version, "v"+formerDropped) >= 0 {
 		t.Errorf("version %s: remove pkg/api/former.go and its users", version)
 	}
 }

@@ -59,8 +59,8 @@ func signed(t *testing.T, r Request, keys ...*ecdsa.PrivateKey) File {
 	return f
 }
 
-// TestVerify has every reason for which an approval is rejected. alice, bob and carol are
-// approvers. mallory is an admin with a key that the rule does not list.
+// TestVerify has a case for every reason for which Verify rejects an approval. alice, bob and carol
+// are approvers. mallory is an admin with a key that the rule does not list.
 func TestVerify(t *testing.T) {
 	alice, bob, carol, mallory := newKey(t), newKey(t), newKey(t), newKey(t)
 	rule := Rule{Approvers: map[string]string{}}
@@ -77,7 +77,7 @@ func TestVerify(t *testing.T) {
 		change(&c)
 		return c
 	}
-	// The signature of alice under the key of bob.
+	// foreign states that the signature of alice is by the key of bob.
 	foreign := File{Text: good.Text, Signatures: []Signature{good.Signatures[0], {&bob.PublicKey, good.Signatures[0].value}}}
 	twice := File{Text: good.Text, Signatures: []Signature{good.Signatures[0], signed(t, r, alice).Signatures[0]}}
 	later := r
@@ -87,14 +87,14 @@ func TestVerify(t *testing.T) {
 		file []byte
 		call Call
 		now  time.Time
-		want string // part of the error; empty: accepted
+		want string // part of the error; empty if the approval is accepted
 	}{
 		{"valid", good.Encode(), call, now, ""},
-		{"the other pair", signed(t, r, carol, bob).Encode(), call, now, ""},
+		{"two other approvers", signed(t, r, carol, bob).Encode(), call, now, ""},
 		{"three signatures", signed(t, r, alice, bob, carol).Encode(), call, now, ""},
-		{"its first second", good.Encode(), call, r.NotBefore, ""},
-		{"its last second", good.Encode(), call, r.Expires.Add(-time.Second), ""},
-		{"none", nil, call, now, "the call has no approval"},
+		{"first second of the validity", good.Encode(), call, r.NotBefore, ""},
+		{"last second of the validity", good.Encode(), call, r.Expires.Add(-time.Second), ""},
+		{"no approval", nil, call, now, "the call has no approval"},
 		{"no signature", signed(t, r).Encode(), call, now, "signatures of 0 approvers, and 2 must sign (alice, bob, carol)"},
 		{"one signature", signed(t, r, alice).Encode(), call, now, "signatures of 1 approvers"},
 		{"one approver twice", twice.Encode(), call, now, "signatures of 1 approvers"},
@@ -102,23 +102,23 @@ func TestVerify(t *testing.T) {
 		{"a further key of another admin", signed(t, r, alice, bob, mallory).Encode(), call, now, "is not that of an approver"},
 		{"the signature of another approver", foreign.Encode(), call, now, "the signature of bob is not that of this text"},
 		{"a changed text", change("WIPE_ALL", "WIPE_DATA"), call, now, "is not that of this text"},
-		{"an added machine", change(machineKey, otherKey), call, now, "is not that of this text"},
+		{"a replaced machine", change(machineKey, otherKey), call, now, "is not that of this text"},
 		{"a later expiry", change(stamp(r.Expires), stamp(r.Expires.Add(time.Hour))), call, now, "is not that of this text"},
 		{"another nonce", change(r.Nonce, strings.Repeat("0", 32)), call, now, "is not that of this text"},
-		{"a blank", change("{\n", "{ \n"), call, now, "is not that of this text"},
+		{"an added blank", change("{\n", "{ \n"), call, now, "is not that of this text"},
 		{"another method", good.Encode(), with(func(c *Call) { c.Method = "/orlop.v1alpha1.Machine/WipeDisk" }), now, "it approves the call " + reset},
 		{"another machine", good.Encode(), with(func(c *Call) { c.Machine = otherKey }), now, "it is not for this machine"},
 		{"a machine without a key", good.Encode(), with(func(c *Call) { c.Machine = "" }), now, "it is not for this machine"},
 		{"another value", good.Encode(), with(func(c *Call) { c.Content["wipe"] = "WIPE_DATA" }), now, "the field wipe has another value"},
 		{"a further field", good.Encode(), with(func(c *Call) { c.Content["drain.policy"] = "none" }), now, "the field drain.policy, which is not approved"},
 		{"a missing field", good.Encode(), with(func(c *Call) { delete(c.Content, "force") }), now, "with the field force"},
-		{"a part of the fields", good.Encode(), with(func(c *Call) { delete(c.Content, "force"); c.Partial = true }), now, ""},
-		{"a part with another value", good.Encode(), with(func(c *Call) { c.Content["wipe"] = ""; c.Partial = true }), now, "another value"},
+		{"a partial call without a field", good.Encode(), with(func(c *Call) { delete(c.Content, "force"); c.Partial = true }), now, ""},
+		{"a partial call with another value", good.Encode(), with(func(c *Call) { c.Content["wipe"] = ""; c.Partial = true }), now, "another value"},
 		{"expired", good.Encode(), call, r.Expires, "it expired at"},
 		{"not valid yet", signed(t, later, alice, bob).Encode(), call, now, "the clock of this machine shows 2026-11-29T12:00:00Z"},
 		{"too large", bytes.Repeat([]byte("x"), MaxFile+1), call, now, "at most"},
 		{"a broken signature", append(good.Encode(), "-----BEGIN X-----"...), call, now, "expected a block"},
-		{"no text", good.Encode()[len(good.Text):], call, now, "is not that of this text"},
+		{"signatures without a text", good.Encode()[len(good.Text):], call, now, "is not that of this text"},
 	} {
 		got, err := rule.Verify(c.file, c.call, c.now)
 		switch {
@@ -132,11 +132,11 @@ func TestVerify(t *testing.T) {
 		t.Errorf("%v, %v", got.By, err)
 	}
 	if _, err := good.Sign(alice); err == nil {
-		t.Error("a key signs twice")
+		t.Error("Sign adds a second signature of the same key")
 	}
 }
 
-// TestRequests checks the requests that are rejected although they are signed.
+// TestRequests checks the errors of NewFile and parseRequest for invalid requests.
 func TestRequests(t *testing.T) {
 	for name, change := range map[string]func(*Request){
 		"is no name of a method":  func(r *Request) { r.Call = "" },
@@ -169,8 +169,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestContentOf checks that each field of a request is part of its content, and that a field that
-// this version does not know rejects the request.
+// TestContentOf checks that each field of a request is part of its content, and that ContentOf
+// rejects a request with a field that this version does not know.
 func TestContentOf(t *testing.T) {
 	d := durationpb.New(90 * time.Second)
 	got, err := ContentOf(&structpb.Value{Kind: &structpb.Value_ListValue{ListValue: &structpb.ListValue{Values: []*structpb.Value{structpb.NewStringValue("a"), {}}}}})
@@ -187,8 +187,8 @@ func TestContentOf(t *testing.T) {
 	}
 }
 
-// TestUses checks that an approval is used once, also if the clock is set back after its expiry. It
-// also checks that the list has a limit.
+// TestUses checks that an approval can be used only once, even if the clock is set back after the
+// expiry of the approval. It also checks the maximum length of the list of uses.
 func TestUses(t *testing.T) {
 	r := testRequest(t)
 	a := Accepted{r, []string{"alice", "bob"}}
@@ -223,12 +223,12 @@ func TestUses(t *testing.T) {
 		t.Errorf("%d, %v", len(u), err)
 	}
 	if _, err := ParseUses([]byte("{")); err == nil {
-		t.Error("a damaged list is accepted")
+		t.Error("ParseUses accepts a damaged list")
 	}
 }
 
-// TestDescribe checks the text that an approver reads: certificates by name, and no hidden
-// characters.
+// TestDescribe checks the text that an approver reads. It shows certificates by their names, and a
+// question mark in place of each hidden character.
 func TestDescribe(t *testing.T) {
 	ca, err := pki.NewCAAt("operators", time.Hour, now)
 	if err != nil {
@@ -252,14 +252,15 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// FuzzParseFile feeds arbitrary files: an admin alone sends them.
+// FuzzParseFile checks that no arbitrary file is accepted as signed, and that the request of a
+// parsed file is within the limits. A single admin can send any file.
 func FuzzParseFile(f *testing.F) {
 	f.Add([]byte(`{"call":"/a","machines":[{"key":"` + machineKey + `"}],"content":{"a":"b"},"notBefore":"2026-11-29T11:00:00Z","expires":"2026-11-29T19:00:00Z","nonce":"00000000000000000000000000000000"}`))
 	f.Add([]byte("{}\n" + string(pem.EncodeToMemory(&pem.Block{Type: signatureBlock, Bytes: []byte{1}}))))
 	rule := Rule{Approvers: map[string]string{machineKey: "alice", otherKey: "bob"}}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		if _, err := rule.Verify(content, Call{Machine: machineKey}, now); err == nil {
-			t.Error("accepted without a signature")
+			t.Error("Verify accepts a file without a valid signature")
 		}
 		file, err := ParseFile(content)
 		if err != nil {

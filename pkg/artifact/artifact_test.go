@@ -69,7 +69,8 @@ type layer struct {
 	content []byte
 }
 
-// unpack returns the files of layers as "name=content".
+// unpack returns the files of the layers as "name=content". The parameter most is the limit of
+// their total size in bytes.
 func unpack(all []layer, most int64) ([]string, error) {
 	var described []Layer
 	for i, l := range all {
@@ -95,13 +96,13 @@ func TestTexts(t *testing.T) {
 		layers []layer
 		want   []string
 	}{
-		"as flux pushes":                 {[]layer{{"", zipped(t, archive)}}, want},
-		"as an image has it":             {[]layer{{"", archive}}, want},
-		"a directory, as oras pushes it": {[]layer{{"deploy", zipped(t, archive)}}, want},
-		"files, as oras pushes them":     {[]layer{{"web.yaml", []byte("w: 1")}, {"LICENSE", []byte("no")}}, []string{"web.yaml=w: 1"}},
-		"a layer without a name":         {[]layer{{"", []byte("w: 1")}, {"", zipped(t, []byte("z: 1"))}}, []string{"layer 1=w: 1", "layer 2=z: 1"}},
-		"one that is longer than a tar":  {[]layer{{"", []byte(strings.Repeat("#", 2000))}}, []string{"layer 1=" + strings.Repeat("#", 2000)}},
-		"exactly what may be":            {[]layer{{"", []byte(strings.Repeat("#", 1<<16))}}, []string{"layer 1=" + strings.Repeat("#", 1<<16)}},
+		"a compressed archive, as flux pushes it":        {[]layer{{"", zipped(t, archive)}}, want},
+		"an archive without compression, as in an image": {[]layer{{"", archive}}, want},
+		"a directory, as oras pushes it":                 {[]layer{{"deploy", zipped(t, archive)}}, want},
+		"files, as oras pushes them":                     {[]layer{{"web.yaml", []byte("w: 1")}, {"LICENSE", []byte("no")}}, []string{"web.yaml=w: 1"}},
+		"a layer without a name":                         {[]layer{{"", []byte("w: 1")}, {"", zipped(t, []byte("z: 1"))}}, []string{"layer 1=w: 1", "layer 2=z: 1"}},
+		"a text longer than the header of an archive":    {[]layer{{"", []byte(strings.Repeat("#", 2000))}}, []string{"layer 1=" + strings.Repeat("#", 2000)}},
+		"a text of the maximum size":                     {[]layer{{"", []byte(strings.Repeat("#", 1<<16))}}, []string{"layer 1=" + strings.Repeat("#", 1<<16)}},
 	} {
 		got, err := unpack(c.layers, 1<<16)
 		if err != nil || !slices.Equal(got, c.want) {
@@ -121,35 +122,35 @@ func TestHostile(t *testing.T) {
 		layers []layer
 		want   string
 	}{
-		"up and away":        {[]layer{{"", tarOf(t, entry{"a/../../b.yaml", "b", 0})}}, "has a path outside of the archive"},
-		"from the root":      {[]layer{{"", tarOf(t, entry{"/etc/b.yaml", "b", 0})}}, "has a path outside of the archive"},
-		"a symbolic link":    {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeSymlink})}}, "is a link or a device"},
-		"a hard link":        {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeLink})}}, "is a link or a device"},
-		"a device":           {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeChar})}}, "is a link or a device"},
-		"a pipe":             {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeFifo})}}, "is a link or a device"},
-		"a name for screens": {[]layer{{"", tarOf(t, entry{"\x1b[31m.yaml", "b", 0})}}, `"\x1b[31m.yaml": is not a valid file name`},
-		"a title for them":   {[]layer{{"\x1b[31m.yaml", []byte("b")}}, `"\x1b[31m.yaml": is not a valid file name`},
-		"twice":              {[]layer{{"", tarOf(t, entry{"b.yaml", "b", 0}, entry{"./b.yaml", "b", 0})}}, "occurs twice"},
-		"in two layers":      {[]layer{{"b.yaml", []byte("b")}, {"b.yaml", []byte("b")}}, "occurs twice"},
-		"a whiteout":         {[]layer{{"", tarOf(t, entry{".wh.b.yaml", "", 0})}}, "is a whiteout"},
-		"a kustomization":    {[]layer{{"", tarOf(t, entry{"x/kustomization.yaml", "b", 0})}}, "kustomize build"},
-		"a chart":            {[]layer{{"", tarOf(t, entry{"x/Chart.yaml", "b", 0})}}, "helm template"},
-		"no text":            {[]layer{{"", []byte("a\x00b")}}, "neither a text nor an archive"},
-		"no characters":      {[]layer{{"", []byte("a\xffb")}}, "neither a text nor an archive"},
-		"zeros":              {[]layer{{"", make([]byte, 1024)}}, "neither a text nor an archive"},
-		"nothing that counts": {[]layer{{"README.md", []byte("b")}, {"", tarOf(t, entry{"README.md", "b", 0})}},
+		"a path that leads upwards":             {[]layer{{"", tarOf(t, entry{"a/../../b.yaml", "b", 0})}}, "has a path outside of the archive"},
+		"an absolute path":                      {[]layer{{"", tarOf(t, entry{"/etc/b.yaml", "b", 0})}}, "has a path outside of the archive"},
+		"a symbolic link":                       {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeSymlink})}}, "is a link or a device"},
+		"a hard link":                           {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeLink})}}, "is a link or a device"},
+		"a device":                              {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeChar})}}, "is a link or a device"},
+		"a pipe":                                {[]layer{{"", tarOf(t, entry{"b.yaml", "", tar.TypeFifo})}}, "is a link or a device"},
+		"a file name with a control sequence":   {[]layer{{"", tarOf(t, entry{"\x1b[31m.yaml", "b", 0})}}, `"\x1b[31m.yaml": is not a valid file name`},
+		"a layer title with a control sequence": {[]layer{{"\x1b[31m.yaml", []byte("b")}}, `"\x1b[31m.yaml": is not a valid file name`},
+		"a name twice in an archive":            {[]layer{{"", tarOf(t, entry{"b.yaml", "b", 0}, entry{"./b.yaml", "b", 0})}}, "occurs twice"},
+		"a name in two layers":                  {[]layer{{"b.yaml", []byte("b")}, {"b.yaml", []byte("b")}}, "occurs twice"},
+		"a whiteout":                            {[]layer{{"", tarOf(t, entry{".wh.b.yaml", "", 0})}}, "is a whiteout"},
+		"a kustomization":                       {[]layer{{"", tarOf(t, entry{"x/kustomization.yaml", "b", 0})}}, "kustomize build"},
+		"a chart":                               {[]layer{{"", tarOf(t, entry{"x/Chart.yaml", "b", 0})}}, "helm template"},
+		"a text with a zero byte":               {[]layer{{"", []byte("a\x00b")}}, "neither a text nor an archive"},
+		"a text that is not UTF-8":              {[]layer{{"", []byte("a\xffb")}}, "neither a text nor an archive"},
+		"only zeros":                            {[]layer{{"", make([]byte, 1024)}}, "neither a text nor an archive"},
+		"only files of other types": {[]layer{{"README.md", []byte("b")}, {"", tarOf(t, entry{"README.md", "b", 0})}},
 			"holds no file of YAML or JSON"},
-		"too long":              {[]layer{{"", []byte(big + "\n")}}, "more than 65536 bytes"},
-		"too long together":     {[]layer{{"a.yaml", []byte(big[1:])}, {"b.yaml", []byte("\n\n")}}, "more than 65536 bytes"},
-		"a bomb":                {[]layer{{"", zipped(t, bytes.Repeat([]byte("\n"), 64<<20))}}, "more than 65536 bytes"},
-		"a bomb that is a tar":  {[]layer{{"", zipped(t, tarOf(t, entry{"b.yaml", strings.Repeat("#", 8<<20), 0}))}}, "more than 65536 bytes"},
-		"a bomb that is passed": {[]layer{{"", zipped(t, tarOf(t, entry{"b.md", strings.Repeat("#", 8<<20), 0}))}}, "more than 65536 bytes"},
-		"a sparse file":         {[]layer{{"", sparse(t, "b.yaml", 1<<40)}}, "more than 65536 bytes"},
-		"too many files":        {[]layer{{"", tarOf(t, many...)}}, "more than 4096 files"},
-		"half a tar":            {[]layer{{"", tarOf(t, entry{"b.yaml", strings.Repeat("#", 600), 0})[:600]}}, "is truncated"},
-		"half a gzip":           {[]layer{{"", zipped(t, []byte(big))[:30]}}, "is truncated"},
-		"no gzip":               {[]layer{{"", []byte("\x1f\x8bxxxxxxxxxxxxxx")}}, "gzip"},
-		"zstd":                  {[]layer{{"", []byte("\x28\xb5\x2f\xfdxx")}}, "compressed by zstd"},
+		"a text that is too long":              {[]layer{{"", []byte(big + "\n")}}, "more than 65536 bytes"},
+		"two texts that are too long together": {[]layer{{"a.yaml", []byte(big[1:])}, {"b.yaml", []byte("\n\n")}}, "more than 65536 bytes"},
+		"a compressed text that is too long":   {[]layer{{"", zipped(t, bytes.Repeat([]byte("\n"), 64<<20))}}, "more than 65536 bytes"},
+		"a manifest in an archive bomb":        {[]layer{{"", zipped(t, tarOf(t, entry{"b.yaml", strings.Repeat("#", 8<<20), 0}))}}, "more than 65536 bytes"},
+		"a skipped file in an archive bomb":    {[]layer{{"", zipped(t, tarOf(t, entry{"b.md", strings.Repeat("#", 8<<20), 0}))}}, "more than 65536 bytes"},
+		"a sparse file":                        {[]layer{{"", sparse(t, "b.yaml", 1<<40)}}, "more than 65536 bytes"},
+		"too many files":                       {[]layer{{"", tarOf(t, many...)}}, "more than 4096 files"},
+		"half a tar":                           {[]layer{{"", tarOf(t, entry{"b.yaml", strings.Repeat("#", 600), 0})[:600]}}, "is truncated"},
+		"half a gzip":                          {[]layer{{"", zipped(t, []byte(big))[:30]}}, "is truncated"},
+		"an invalid gzip stream":               {[]layer{{"", []byte("\x1f\x8bxxxxxxxxxxxxxx")}}, "gzip"},
+		"zstd":                                 {[]layer{{"", []byte("\x28\xb5\x2f\xfdxx")}}, "compressed by zstd"},
 	} {
 		most := int64(1 << 16)
 		if what == "too many files" {
@@ -162,7 +163,7 @@ func TestHostile(t *testing.T) {
 	}
 	gone := errors.New("gone")
 	if _, err := Texts([]Layer{{}}, func(Layer) ([]byte, error) { return nil, gone }); !errors.Is(err, gone) {
-		t.Errorf("error of a layer that cannot be read: %v", err)
+		t.Errorf("error for a layer that cannot be read: %v", err)
 	}
 }
 
@@ -227,8 +228,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// FuzzTexts checks that any artifact yields only texts within the limits, and that their names are
-// unique and lead to no other directory.
+// FuzzTexts checks that Layers and texts return only valid results within the limits for any
+// artifact. The names of the texts must be unique and lead to no other directory.
 func FuzzTexts(f *testing.F) {
 	const most = 1 << 16
 	archive := tarOf(f, entry{"a/b.yaml", "b: 1", 0}, entry{"c.json", "{}", 0})

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestDescriptors checks that a list within the limit decodes as in encoding/json.
+// TestDescriptors checks that a list within the limit decodes as in encoding/json. A longer list,
+// or a value that is not a list, is an error.
 func TestDescriptors(t *testing.T) {
 	for text, want := range map[string]string{
 		`null`: "0", `[]`: "0", `[{"digest":"sha256:a","size":3},{}]`: "2", `[null]`: "1",

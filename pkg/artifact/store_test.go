@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// shelf is a source that records the blobs requested from it.
+// shelf is a source that records the digests of the requested blobs.
 type shelf struct {
 	blobs map[string][]byte
 	asked []string
@@ -47,18 +47,18 @@ func TestStore(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "lib", "addons"), Group: os.Getgid()}
 
 	if err := s.Verify(one); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("before there is anything: %v", err)
+		t.Fatalf("Verify before the first Fetch: %v", err)
 	}
 	if err := s.Fetch(t.Context(), one, from); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("half of it: %v", err)
+		t.Fatalf("Fetch from a source without one of the layers: %v", err)
 	}
 	if err := s.Verify(one); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("half of it is there: %v", err)
+		t.Fatalf("Verify after a Fetch that failed: %v", err)
 	}
 	from.put(b)
 	from.asked = nil
 	if err := s.Fetch(t.Context(), one, from); err != nil || len(from.asked) != 2 {
-		t.Fatalf("the rest: %v, asked for %q", err, from.asked)
+		t.Fatalf("second Fetch: %v, requested %q, want the missing layer and one other blob", err, from.asked)
 	}
 	if err := s.Fetch(t.Context(), two, from); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestStore(t *testing.T) {
 	}
 
 	if info, err := os.Stat(filepath.Dir(s.Dir)); err != nil || info.Mode().Perm()&0o005 != 0o005 {
-		t.Errorf("the directory above: %v, %v; others have to come through", info.Mode(), err)
+		t.Errorf("parent directory: mode %v, %v; other users must be able to enter it", info.Mode(), err)
 	}
 
 	layers, err := s.layers(one)
@@ -86,43 +86,42 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Texts(one); !errors.Is(err, ErrDamaged) {
-		t.Errorf("another content: %v", err)
+		t.Errorf("a layer with changed content: %v", err)
 	}
 	if err := s.Verify(one); !errors.Is(err, ErrDamaged) {
-		t.Errorf("another content: %v", err)
+		t.Errorf("a layer with changed content: %v", err)
 	}
 	if err := errors.Join(s.Fetch(t.Context(), one, from), s.Verify(one)); err != nil {
-		t.Errorf("mended: %v", err)
+		t.Errorf("Fetch of a damaged artifact: %v", err)
 	}
 
 	if _, err := s.Prune([]string{strings.Repeat("0", 64)}); err == nil || s.Verify(one) != nil {
-		t.Errorf("what is wanted is not there, and the rest was let go: %v", err)
+		t.Errorf("Prune that retains a missing artifact returned no error, or removed a stored artifact: %v", err)
 	}
 	if n, err := s.Prune([]string{two}); n != 2 || err != nil || s.Verify(two) != nil || !errors.Is(s.Verify(one), fs.ErrNotExist) {
-		t.Errorf("%d files went, %v; left: %v, %v", n, err, s.Verify(two), s.Verify(one))
+		t.Errorf("Prune removed %d files, %v; Verify of the retained artifact: %v; of the pruned artifact: %v", n, err, s.Verify(two), s.Verify(one))
 	}
 	if n, err := s.Prune(nil); n != 3 || err != nil {
-		t.Errorf("%d files went, %v", n, err)
+		t.Errorf("Prune removed %d files, %v", n, err)
 	}
 	if n, err := (Store{Dir: filepath.Join(s.Dir, "none")}).Prune(nil); n != 0 || err != nil {
-		t.Errorf("without a directory: %d, %v", n, err)
+		t.Errorf("Prune without a directory: %d, %v", n, err)
 	}
 }
 
-// TestFetchRefuses checks that wrong blobs of a source are rejected, and that no file of them
-// remains.
+// TestFetchRefuses checks that Fetch rejects wrong blobs of a source, and leaves no file of them.
 func TestFetchRefuses(t *testing.T) {
 	a := []byte("a: 1")
 	for what, c := range map[string]struct {
 		change func(s *shelf, sum string)
 		want   string
 	}{
-		"another manifest":  {func(s *shelf, sum string) { s.blobs[sum] = manifest([]byte("b: 1")) }, "does not match"},
-		"an endless one":    {func(s *shelf, sum string) { s.blobs[sum] = make([]byte, MaxManifest+1) }, "more than 1 MiB"},
-		"another layer":     {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("b: 1") }, "does not match"},
-		"a longer layer":    {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a: 1 and more") }, "does not match"},
-		"a shorter layer":   {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a") }, "does not match"},
-		"nothing of either": {func(s *shelf, _ string) { clear(s.blobs) }, "file does not exist"},
+		"another manifest":           {func(s *shelf, sum string) { s.blobs[sum] = manifest([]byte("b: 1")) }, "does not match"},
+		"an endless manifest":        {func(s *shelf, sum string) { s.blobs[sum] = make([]byte, MaxManifest+1) }, "more than 1 MiB"},
+		"another layer":              {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("b: 1") }, "does not match"},
+		"a longer layer":             {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a: 1 and more") }, "does not match"},
+		"a shorter layer":            {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a") }, "does not match"},
+		"neither manifest nor layer": {func(s *shelf, _ string) { clear(s.blobs) }, "file does not exist"},
 	} {
 		from := &shelf{blobs: map[string][]byte{}}
 		from.put(a)
@@ -133,13 +132,14 @@ func TestFetchRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
 		if left, err := os.ReadDir(s.Dir); err != nil || len(left) > 0 {
-			t.Errorf("%s: left %v, %v", what, left, err)
+			t.Errorf("%s: the files %v remain, %v", what, left, err)
 		}
 	}
 }
 
-// TestAnyOrder checks that an artifact is stored whatever was stored before: the store knows no
-// order of versions, so no artifact makes another impossible (fast-forward, docs/updates.md).
+// TestAnyOrder checks that the store accepts a lower version after a higher one, and the reverse.
+// The store knows no order of versions, so no stored artifact prevents the storage of another
+// artifact (fast-forward, docs/updates.md).
 func TestAnyOrder(t *testing.T) {
 	from := &shelf{blobs: map[string][]byte{}}
 	low, high := []byte("version: 1"), []byte("version: 99999")
@@ -157,7 +157,7 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// endless is a source that sends a layer, and then zeros without an end.
+// endless is a source with layers that are followed by an endless stream of zeros.
 type endless struct {
 	*shelf
 	read int
@@ -179,7 +179,8 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEndless checks that at most the size of a layer in the manifest is read.
+// TestEndless checks that Fetch stops soon after it has read the size of a layer that the manifest
+// states.
 func TestEndless(t *testing.T) {
 	from := &endless{shelf: &shelf{blobs: map[string][]byte{}}}
 	a := []byte("a: 1")
@@ -187,7 +188,7 @@ func TestEndless(t *testing.T) {
 	sum := from.put(manifest(a))
 	s := Store{Dir: t.TempDir(), Group: os.Getgid()}
 	if err := s.Fetch(t.Context(), sum, from); err == nil || !strings.Contains(err.Error(), "does not match the digest or the size of 4 bytes") || from.read > 1<<16 {
-		t.Errorf("%v, after %d bytes too many", err, from.read)
+		t.Errorf("%v, after %d bytes beyond the layer", err, from.read)
 	}
 }
 

@@ -83,21 +83,22 @@ func TestParseLog(t *testing.T) {
 		t.Errorf("PCR 4 is %x, want %x; PCR 5 is %x", values[4], want, values[5])
 	}
 	for n := range log {
-		if events, err := ParseLog(log[:n]); err == nil && bytes.Equal(encode(events...), log) {
-			t.Errorf("a log that is cut to %d of %d bytes is accepted", n, len(log))
+		// A log that ends between two events is complete, but shorter.
+		if events, err := ParseLog(log[:n]); err == nil && !bytes.Equal(encode(events...), log[:n]) {
+			t.Errorf("ParseLog accepts a log that is cut to %d of %d bytes inside an event", n, len(log))
 		}
 	}
 }
 
 func TestParseLogRefuses(t *testing.T) {
 	good := encode(event(4, typeSeparator, "\x00\x00\x00\x00"))
-	const header = 32 // of the first event; then its signature
+	const header = 32 // bytes of the first event before its signature
 	change := func(at int, value byte) []byte {
 		out := bytes.Clone(good)
 		out[at] = value
 		return out
 	}
-	second := len(good) - 4 - 4 - 32 - 2 - 20 - 2 - 4 - 8 // the event
+	second := len(good) - 4 - 4 - 32 - 2 - 20 - 2 - 4 - 8 // offset of event 1
 	for _, c := range []struct {
 		name string
 		log  []byte
@@ -234,7 +235,7 @@ func TestVerify(t *testing.T) {
 		keys Keys
 		want string
 	}{
-		{"answer", with(func(e *Evidence) { e.Answer = bytes.Repeat([]byte{7}, 32) }), tpm.keys, "challenge: the answer is wrong: the attestation key is not in the TPM of the endorsement key"},
+		{"another answer", with(func(e *Evidence) { e.Answer = bytes.Repeat([]byte{7}, 32) }), tpm.keys, "challenge: the answer is wrong: the attestation key is not in the TPM of the endorsement key"},
 		{"no answer", with(func(e *Evidence) { e.Answer = nil }), tpm.keys, "challenge: the answer is wrong: the attestation key is not in the TPM of the endorsement key"},
 		{"relayed", with(func(e *Evidence) { e.Claims.MachineKey = "sha256:bb" }), tpm.keys, `evidence: is of the machine with key "sha256:bb", and the connection is to "sha256:aa"`},
 		{"replayed", make(tpm, Binding(bytes.Repeat([]byte{4}, NonceSize), someClaims), nil), tpm.keys, "quote: it is for another nonce, or for other claims of the machine"},
@@ -385,7 +386,7 @@ func TestCompare(t *testing.T) {
 }
 
 // TestVariableDigest compares the digest of the variable SecureBoot with the digest that firmware
-// measures. It is the same on all machines with Secure Boot.
+// measures. This digest is the same on all machines with Secure Boot.
 func TestVariableDigest(t *testing.T) {
 	d := VariableDigest("SecureBoot", []byte{1})
 	if got, want := hex.EncodeToString(d[:]), "ccfc4bb32888a345bc8aeadaba552b627d99348c767681ab3141f5b01e40a40e"; got != want {

@@ -50,8 +50,8 @@ func confineSelf() error {
 	return confine.Process(confine.Rules{Calls: confine.ParserCalls, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 }
 
-// respond reads the question from PID 1, drops all privileges, and then talks to the TPM. It writes
-// the reply to out.
+// respond reads the question of PID 1 from in, drops all privileges by a call of the function
+// confined, and then talks to the TPM. It writes the reply to out.
 func respond(in io.Reader, out io.Writer, tpm transport.TPM, log io.Reader, confined func() error) error {
 	var q question
 	if err := json.NewDecoder(in).Decode(&q); err != nil {

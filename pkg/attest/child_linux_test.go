@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	role     = "ATTEST_TEST_ROLE" // selects an action in place of the tests
+	role     = "ATTEST_TEST_ROLE" // variable that selects the process in TestMain
 	stranger = 65534              // user ID of the process
 )
 
-// TestMain runs the process that talks to the TPM if the environment selects it, otherwise the
-// tests.
+// TestMain runs the process that talks to the TPM if the environment contains the variable role.
+// Otherwise, it runs the tests.
 func TestMain(m *testing.M) {
 	if os.Getenv(role) == "" {
 		os.Exit(m.Run())
@@ -43,7 +43,8 @@ func TestMain(m *testing.M) {
 	os.Exit(Main())
 }
 
-// start runs the test binary in place of machined, with a connection in place of the TPM.
+// start returns a function that runs the test binary as the process that talks to the TPM. The
+// process gets the connection tpm in place of the device.
 func start(tpm *os.File) Start {
 	return func(ctx context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
 		c := exec.CommandContext(ctx, "/proc/self/exe")
@@ -58,7 +59,8 @@ func start(tpm *os.File) Start {
 	}
 }
 
-// files returns an asker with files in place of the TPM and the log.
+// files returns an Asker with an empty file in place of the TPM, and a file with the given event
+// log.
 func files(t *testing.T, log []byte) *Asker {
 	t.Helper()
 	a := &Asker{Device: filepath.Join(t.TempDir(), "tpm"), Log: filepath.Join(t.TempDir(), "log")}
@@ -97,7 +99,7 @@ func TestProcess(t *testing.T) {
 	long := files(t, make([]byte, MaxLog+1))
 	long.Start = a.Start
 	if _, err := long.Attest(t.Context(), nonce, challenge, someClaims); err == nil || err.Error() != "TPM: the event log has more than 1024 KiB" {
-		t.Errorf("a long log: %v", err)
+		t.Errorf("a log that is too long: %v", err)
 	}
 }
 
@@ -137,6 +139,6 @@ func TestAsker(t *testing.T) {
 		return []byte("{}"), nil
 	}
 	if _, err := busy.Keys(t.Context()); err != nil || !errors.Is(second, ErrBusy) {
-		t.Errorf("%v; a second call at the same time: %v", err, second)
+		t.Errorf("first call: %v; a second call during the first: %v", err, second)
 	}
 }

@@ -22,7 +22,7 @@ const (
 
 // Difference is a difference between the measurements of a machine and the expected versions.
 type Difference struct {
-	What  string `json:"what"`            // a sentence
+	What  string `json:"what"`            // the difference, as a sentence
 	Cause string `json:"cause,omitempty"` // what usually causes it
 }
 
@@ -106,8 +106,8 @@ func (m Measured) comparePhase(r Release) []Difference {
 	}}
 }
 
-// compareSections names the sections of the boot image that differ from the same sections of all
-// versions.
+// compareSections returns a difference for each measured section of the boot image that is in none
+// of the versions with this digest.
 func (m Measured) compareSections(releases []Release) []Difference {
 	events := extended(m.Events, pcrImage)
 	if len(events) == 0 {
@@ -209,7 +209,7 @@ const maxText = 128
 // digest.
 func isText(e Event) bool { return len(e.Data) <= maxText && sha256.Sum256(e.Data) == e.Digest }
 
-// secureBoot returns the state of Secure Boot at the start of the loader.
+// secureBoot returns the state of Secure Boot at the start of the loader: "on", "off" or "unknown".
 func (m Measured) secureBoot() string {
 	first := extended(m.Events, pcrSecureBoot)
 	switch {
@@ -222,7 +222,8 @@ func (m Measured) secureBoot() string {
 	return "unknown"
 }
 
-// compareVariables compares the variables of Secure Boot with the keys of the build.
+// compareVariables compares the variables of Secure Boot with the keys of the build. state is the
+// result of secureBoot.
 func (m Measured) compareVariables(r Release, state string) (out []Difference) {
 	if r.SecureBoot == nil {
 		return nil

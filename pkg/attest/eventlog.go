@@ -136,7 +136,7 @@ func parseHeader(r *reader) (map[uint16]uint32, error) {
 }
 
 // parseDigests reads the digests of an event, one for each hash algorithm. It stores the SHA-256
-// digest in *to, and reports whether the event has a SHA-256 digest.
+// digest in *to. The result known is true if the event has a SHA-256 digest.
 func parseDigests(r *reader, sizes map[uint16]uint32, to *Digest) (known bool, err error) {
 	count := r.u32()
 	if count > maxAlgorithms {

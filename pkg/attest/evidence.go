@@ -147,8 +147,8 @@ func (k Keys) NewChallenge() (c Challenge, content []byte, err error) {
 	return c, content, nil
 }
 
-// attestation returns the AK. It returns an error unless a TPM created the key, and the key never
-// leaves the TPM and signs only the TPM's own data.
+// attestation returns the AK. It returns an error if the key was not created in a TPM, can leave
+// the TPM, or can sign data from outside the TPM.
 func (k Keys) attestation() (*tpm2.TPMTPublic, error) {
 	ak, err := parsePublic("attestation key", k.Attestation)
 	if err != nil {
@@ -231,10 +231,10 @@ func (k Keys) CheckCertificate(roots *x509.CertPool) error {
 	return nil
 }
 
-// Verify checks evidence of the TPM with the keys k. nonce and content are those of the caller's
-// request: content is that of the challenge (NewChallenge). connection is the fingerprint of the
-// machine's key in the connection. It must be the key in the claims: otherwise the peer could relay
-// the evidence of another machine.
+// Verify checks evidence of the TPM with the keys k. nonce is the nonce of the caller's request,
+// and content is the content of its challenge (NewChallenge). connection is the fingerprint of the
+// key that the machine uses in the connection. The claims must contain this fingerprint: otherwise
+// the peer could relay the evidence of another machine.
 func (e Evidence) Verify(k Keys, nonce, content []byte, connection string) (m Measured, err error) {
 	ak, err := k.attestation()
 	if err != nil {

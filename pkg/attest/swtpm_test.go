@@ -18,7 +18,7 @@ func TestTPM(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := ask(tpm, question{}); err != nil || !bytes.Equal(again.Keys.Attestation, first.Keys.Attestation) || !bytes.Equal(again.Keys.Endorsement, first.Keys.Endorsement) {
-		t.Errorf("the keys are others at the second call: %v", err)
+		t.Errorf("a second call returns other keys: %v", err)
 	}
 	challenge, content, err := first.Keys.NewChallenge()
 	if err != nil {
@@ -54,12 +54,12 @@ func TestTPM(t *testing.T) {
 		t.Errorf("a challenge for another TPM: %v", err)
 	}
 	if _, err := ask(tpm, question{}); err != nil {
-		t.Errorf("after an error: %v", err)
+		t.Errorf("a call after a failed call: %v", err)
 	}
 }
 
-// TestCertificate attests with a TPM that has an RSA key with a certificate, in more bytes than the
-// certificate needs.
+// TestCertificate attests with a TPM that stores a certificate only for its RSA key. The TPM stores
+// padding after the certificate.
 func TestCertificate(t *testing.T) {
 	tpm := tpmtest.Start(t)
 	certificate := append([]byte{0x30, 0x82, 0x02, 0x58}, bytes.Repeat([]byte{1}, 600)...)
@@ -75,7 +75,8 @@ func TestCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := 0; at < len(stored); at += 256 {
-		// the first write changes the name
+		// The first write changes the name of the NV index, so the test reads the name before each
+		// write.
 		public, err := tpm2.NVReadPublic{NVIndex: certificateRSA}.Execute(tpm)
 		if err != nil {
 			t.Fatal(err)

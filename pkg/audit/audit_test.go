@@ -66,8 +66,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// TestReopen checks that a record continues after it was closed, over several files, and after a
-// power cut within a line.
+// TestReopen checks that a record continues each time it is opened: with several files, and after a
+// power cut that left an incomplete line.
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	for range 4 {
@@ -93,14 +93,15 @@ func TestReopen(t *testing.T) {
 	lines := all(t, l, 0)
 	c, err := verify(lines, Checkpoint{})
 	if err != nil || c.Last.Number != 13 {
-		t.Errorf("up to %v, %v", c.Last, err)
+		t.Errorf("last line %v, %v", c.Last, err)
 	}
 	if got := all(t, l, 11); len(got) != 2 || !bytes.Contains(got[1], []byte("/a/E")) {
-		t.Errorf("after 11: %s", got)
+		t.Errorf("lines after line 11: %s", got)
 	}
 }
 
-// TestBounded checks that old files are deleted and that the rest is a complete chain.
+// TestBounded checks that the oldest files are deleted, and that the remaining files are a complete
+// chain.
 func TestBounded(t *testing.T) {
 	l := open(t, t.TempDir())
 	for range 100 {
@@ -116,7 +117,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestTampering checks that every change of a record is detected, in part by means of a checkpoint.
+// TestTampering checks that every change of a record is detected. Some changes are detected only
+// with a checkpoint.
 func TestTampering(t *testing.T) {
 	l := open(t, t.TempDir())
 	record(t, l, "/a/B", "/a/C", "/a/D", "/a/E")
@@ -132,21 +134,21 @@ func TestTampering(t *testing.T) {
 		lines [][]byte
 		says  string
 	}{
-		"a line changed":       {changed, "line 2 does not match the digest in line 3"},
-		"a line taken out":     {[][]byte{lines[0], lines[2], lines[3]}, "line 1 is followed by line 3"},
-		"two lines swapped":    {[][]byte{lines[0], lines[2], lines[1], lines[3]}, "line 1 is followed by line 3"},
-		"the end taken away":   {lines[:3], "the end is missing"},
-		"rewritten":            {all(t, rewritten, 0), "line 4 does not match the checkpoint"},
-		"a line of no meaning": {[][]byte{lines[0], []byte("x")}, "the line after 1 cannot be read"},
-		"a made-up beginning":  {[][]byte{[]byte(`{"number":1,"before":"00"}`)}, "not the beginning"},
-		"only what is younger": {nil, "the end is missing"},
+		"a changed line":      {changed, "line 2 does not match the digest in line 3"},
+		"a removed line":      {[][]byte{lines[0], lines[2], lines[3]}, "line 1 is followed by line 3"},
+		"two lines swapped":   {[][]byte{lines[0], lines[2], lines[1], lines[3]}, "line 1 is followed by line 3"},
+		"a removed end":       {lines[:3], "the end is missing"},
+		"a rewritten record":  {all(t, rewritten, 0), "line 4 does not match the checkpoint"},
+		"an invalid line":     {[][]byte{lines[0], []byte("x")}, "the line after 1 cannot be read"},
+		"a forged first line": {[][]byte{[]byte(`{"number":1,"before":"00"}`)}, "not the beginning"},
+		"no line":             {nil, "the end is missing"},
 	} {
 		if _, err := verify(c.lines, whole.Last); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if _, err := verify(lines, whole.Last); err != nil {
-		t.Errorf("nothing changed: %v", err)
+		t.Errorf("an unchanged record: %v", err)
 	}
 	if _, err := verify(lines[2:], whole.First); err == nil || !strings.Contains(err.Error(), "too old") {
 		t.Errorf("the line of the checkpoint is deleted: %v", err)
@@ -244,7 +246,7 @@ func TestConcurrentAppend(t *testing.T) {
 		select {
 		case <-grown:
 		case <-deadline:
-			t.Fatalf("only %d lines came", c.Last.Number)
+			t.Fatalf("the reader got only %d lines", c.Last.Number)
 		}
 	}
 	callers.Wait()

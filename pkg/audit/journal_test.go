@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// TestJournal checks that calls without an end are known afterwards, even if a power cut damaged
-// their files.
+// TestJournal checks that Unfinished returns the calls that began and did not end, even if a power
+// cut damaged their files.
 func TestJournal(t *testing.T) {
 	j := Journal{Dir: filepath.Join(t.TempDir(), "open")}
 	if left, err := j.Unfinished(); err != nil || len(left) != 0 {
-		t.Errorf("before the first: %v, %v", left, err)
+		t.Errorf("before the first call: %v, %v", left, err)
 	}
 	for i, id := range []string{"b", "a", "c"} {
 		c := call("/a/" + id)
@@ -25,7 +25,7 @@ func TestJournal(t *testing.T) {
 		t.Error(err)
 	}
 	if err := j.End("a"); err != nil {
-		t.Errorf("twice: %v", err)
+		t.Errorf("second End of the same call: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(j.Dir, "torn.json"), []byte(`{"at":`), 0o600); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestJournal(t *testing.T) {
 		t.Errorf("%+v", left)
 	}
 	if err := (Journal{Dir: filepath.Join(j.Dir, "torn.json")}).Begin(noon, call("/a/B")); err == nil {
-		t.Error("a call begins of which nothing can be written down")
+		t.Error("Begin returns no error although it cannot write the call")
 	}
 }
 
@@ -65,6 +65,6 @@ func TestNamedRecords(t *testing.T) {
 		}
 	}
 	if _, err := (&Chain{}).Check(lines[0]); err == nil {
-		t.Error("a line of the one record is taken for one of the other")
+		t.Error("the chain of the record changes accepts a line of the record refused")
 	}
 }

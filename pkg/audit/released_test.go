@@ -8,8 +8,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedRecord reads the record of version 0.1.0, writes the same calls to a new record and
-// continues the old record.
+// TestReleasedRecord reads the record of version 0.1.0 and appends the same calls to a new record,
+// which must have the same content. Then it continues the old record.
 func TestReleasedRecord(t *testing.T) {
 	const size, files = 400, 8
 	dir := releasedtest.Copy(t, ".")
@@ -37,13 +37,13 @@ func TestReleasedRecord(t *testing.T) {
 		return count
 	}
 	if n := verify(); n != 3 {
-		t.Errorf("%d lines", n)
+		t.Errorf("the old record has %d lines", n)
 	}
 	releasedtest.Compare(t, ".", is.dir)
 	if err := was.Append(time.Now(), Call{Method: "next"}); err != nil {
 		t.Fatal(err)
 	}
 	if n := verify(); n != 4 {
-		t.Errorf("%d lines", n)
+		t.Errorf("the old record has %d lines", n)
 	}
 }

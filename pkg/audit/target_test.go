@@ -14,7 +14,7 @@ import (
 )
 
 // TestTemplatesFit checks that every template of the API parses and names only fields of its
-// request that have a text.
+// request that can be printed as a text.
 func TestTemplatesFit(t *testing.T) {
 	seen := 0
 	services := api.File_orlop_proto.Services()
@@ -32,11 +32,11 @@ func TestTemplatesFit(t *testing.T) {
 		}
 	}
 	if seen < 15 {
-		t.Errorf("only %d templates", seen)
+		t.Errorf("only %d methods have a template", seen)
 	}
 	for _, bad := range []string{"{nme}", "[name?x", "name}", "[nme?x]", "{kill", "[name?{nme}]", "[x|name?y]"} {
 		if len(misfits(bad, (&api.RestartServiceRequest{}).ProtoReflect().Descriptor())) == 0 {
-			t.Errorf("%s: no problem", bad)
+			t.Errorf("misfits finds no problem in the invalid template %s", bad)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func misfits(template string, request protoreflect.MessageDescriptor) (problems 
 				field(name)
 			}
 			if !conditional && i+1 < len(options) {
-				problems = append(problems, option+" leaves no case for the rest")
+				problems = append(problems, option+" has no condition, so the options after it are never used")
 			}
 		}
 	}

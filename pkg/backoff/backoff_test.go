@@ -21,7 +21,7 @@ func TestDelay(t *testing.T) {
 	}
 	longest := Backoff{Min: time.Second, Max: math.MaxInt64}
 	if got := longest.Delay(200); got != math.MaxInt64 {
-		t.Errorf("a Max of the longest duration: got %v", got)
+		t.Errorf("Max is the longest duration: got %v", got)
 	}
 	if got := (Backoff{Min: time.Minute, Max: time.Minute}).Delay(7); got != time.Minute {
 		t.Errorf("Min is Max: got %v", got)

@@ -30,7 +30,8 @@ type gobgp struct {
 	at     netip.AddrPort
 }
 
-// newGoBGP starts a router that accepts connections from 127.0.0.1, and has routes of its own.
+// newGoBGP starts a router that accepts connections from 127.0.0.1, and has a route of its own. If
+// oneHop is true, the router accepts only packets with a TTL of 255.
 func newGoBGP(t *testing.T, password string, oneHop bool) *gobgp {
 	t.Helper()
 	free, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -123,7 +124,8 @@ func (g *gobgp) routes() []string {
 	return out
 }
 
-// await waits until the router has exactly these routes.
+// await waits until the router has exactly these routes. It fails the test after the duration in
+// the parameter within.
 func (g *gobgp) await(within time.Duration, want ...string) {
 	g.t.Helper()
 	deadline := time.NewTimer(within)
@@ -143,7 +145,7 @@ func (g *gobgp) await(within time.Duration, want ...string) {
 	}
 }
 
-// speaker is a session of this package with the router.
+// speaker is the side of this package in a session with the router.
 type speaker struct {
 	routes *cell.Cell[[]netip.Prefix]
 	state  *cell.Cell[State]
@@ -172,7 +174,7 @@ func (s *speaker) establish(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := cell.Wait(ctx, s.state, func(st State) bool { return st == Established }); err != nil {
-		t.Fatal("no session")
+		t.Fatal("the session is not established")
 	}
 }
 
@@ -185,8 +187,8 @@ var config = Config{
 }
 
 // TestGoBGP: a router with another implementation gets the announced routes. It drops a route at
-// once when the route is withdrawn, and all routes when the session ends in order. The router's own
-// routes have no effect.
+// once when this machine withdraws the route, and all routes when this machine ends the session.
+// The router's own routes have no effect.
 func TestGoBGP(t *testing.T) {
 	g := newGoBGP(t, "", false)
 	s, err := speak(t, Peer{Address: g.at}, config)
@@ -262,13 +264,13 @@ func TestGoBGPProtected(t *testing.T) {
 	defer cancel()
 	if conn, err := Dial(ctx, Peer{Address: g.at, Password: "wrong", OneHop: true}); err == nil {
 		conn.Close()
-		t.Error("a wrong password was accepted")
+		t.Error("Dial with a wrong password returned no error")
 	}
 	if _, err := Dial(t.Context(), Peer{Address: g.at, Source: netip.MustParseAddr("192.0.2.99")}); err == nil {
 		t.Error("Dial accepted a source address of another machine")
 	}
 	if _, err := Dial(t.Context(), Peer{Address: g.at, Password: strings.Repeat("p", maxPassword+1)}); err == nil || !strings.Contains(err.Error(), "the password has 81 bytes, expected at most 80") {
-		t.Errorf("error of a password that is too long: %v", err)
+		t.Errorf("error for a password that is too long: %v", err)
 	}
 }
 
@@ -310,8 +312,8 @@ func TestSessionReceives(t *testing.T) {
 	}
 }
 
-// FuzzRead: read returns an error or a message for arbitrary octets of a peer, and never reads
-// beyond one message.
+// FuzzRead: the function read returns an error or a message for arbitrary octets of a peer, and
+// never reads beyond one message.
 func FuzzRead(f *testing.F) {
 	for _, m := range []Message{
 		{Kind: KeepaliveMessage}, {Kind: NotificationMessage, Notification: adminShutdown},

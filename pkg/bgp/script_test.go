@@ -18,15 +18,22 @@ import (
 // of its end.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *scripted { return &scripted{t: t} }, scripttest.Commands[*scripted]{
-		"begin":        (*scripted).begin, // begin 64512 peer 64513 hold 9s via 192.0.2.11
-		"open":         (*scripted).open,  // open 64513 hold 90s [id ID] [with ipv4 ipv6 octets]
-		"keepalive":    message(KeepaliveMessage),
-		"update":       message(UpdateMessage),
-		"refresh":      message(5),               // a message that a session ignores
-		"notification": (*scripted).notification, // notification 6 2
-		"want":         (*scripted).routes,       // want 192.0.2.70/32: the routes from now on
-		"run":          (*scripted).run,          // run 9s
-		"establish":    (*scripted).establish,    // establish: by a peer that can all
+		// begin 64512 peer 64513 hold 9s via 192.0.2.11: this machine starts a session as AS 64512
+		"begin": (*scripted).begin,
+		// open 64513 hold 90s [id ID] [with ipv4 ipv6 octets]: the peer sends an open message
+		"open":      (*scripted).open,
+		"keepalive": message(KeepaliveMessage),
+		"update":    message(UpdateMessage),
+		// refresh: the peer sends a message that a session ignores
+		"refresh": message(5),
+		// notification 6 2: the peer sends a notification
+		"notification": (*scripted).notification,
+		// want 192.0.2.70/32: this machine announces these routes from now on
+		"want": (*scripted).routes,
+		// run 9s: time passes without a message of the peer
+		"run": (*scripted).run,
+		// establish: the peer sends an open message with all capabilities, and a keepalive
+		"establish": (*scripted).establish,
 	})
 }
 

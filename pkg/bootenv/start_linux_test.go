@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStart checks that the start of init is in the past by the time since then.
+// TestStart checks that Start converts the start of init to the time of day. For a missing or
+// invalid value, it returns the present time.
 func TestStart(t *testing.T) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {

@@ -47,7 +47,7 @@ func TestGUID(t *testing.T) {
 		got, err := VariableGUID(c.variable)
 		if c.want == "" {
 			if err == nil {
-				t.Errorf("%q: taken for %s", c.variable, got)
+				t.Errorf("%q: accepted as the GUID %s", c.variable, got)
 			}
 		} else if err != nil || got.String() != c.want {
 			t.Errorf("%q: %s, %v", c.variable, got, err)
@@ -66,13 +66,13 @@ func TestRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := ReadVariable(dir, ImagePartition); good != (err == nil) || good && !bytes.Equal(got, content) {
-			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
+			t.Errorf("a variable of %d bytes: read %d bytes, %v", size, len(got), err)
 		}
 	}
 }
 
-// FuzzGUID checks that any variable yields either a GUID that it contains in the usual notation, or
-// an error.
+// FuzzGUID checks that VariableGUID returns an error, or a GUID that the variable contains in the
+// usual notation.
 func FuzzGUID(f *testing.F) {
 	f.Add(variable("00010203-0405-0607-0809-0a0b0c0d0e0f\x00"))
 	f.Add([]byte{6, 0, 0, 0, 0, 0xd8, 0, 0}) // half of a surrogate pair
@@ -83,7 +83,7 @@ func FuzzGUID(f *testing.F) {
 			return
 		}
 		if want := variable(id.String() + "\x00"); len(content) < len(want) || !bytes.EqualFold(content[4:len(want)], want[4:]) {
-			t.Errorf("%q gave %s", content, id)
+			t.Errorf("%q does not contain the returned GUID %s", content, id)
 		}
 	})
 }

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestRead checks that a description without a version is an error.
+// TestRead checks the errors for a missing file, an invalid description, and a description without
+// a version.
 func TestRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "release.json")
 	for _, c := range []struct{ text, want string }{ // part of the error

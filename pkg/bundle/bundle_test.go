@@ -26,7 +26,8 @@ func newBundle(t *testing.T) (file, root []byte, trust Trust) {
 	return newBundleWith(t, func(*Source) {}, "a kernel", sampleSBOM)
 }
 
-// newBundleWith is newBundle with another source, boot image and bill of materials.
+// newBundleWith is like newBundle, with the given boot image and bill of materials. The function
+// change modifies the source of the bundle.
 func newBundleWith(t *testing.T, change func(*Source), uki, sbom string) (file, root []byte, trust Trust) {
 	t.Helper()
 	key, err := NewKey()
@@ -156,7 +157,7 @@ func TestSBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	if content, _, err := read(copied.Bytes()); err != nil || content != nil {
-		t.Errorf("a copy: %q, %v", content, err)
+		t.Errorf("bill of materials of a copy: %q, %v", content, err)
 	}
 }
 
@@ -192,15 +193,15 @@ func TestCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := copied(disk, "a kernel").Check(trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no trusted key") {
-		t.Errorf("another key: %v", err)
+		t.Errorf("a bundle that only an unknown key has signed: %v", err)
 	}
 	if _, _, err := copied(disk, "A kernel").Check(trust); !errors.Is(err, ErrDamaged) {
 		t.Errorf("another boot image: %v", err)
 	}
 	for name, bad := range map[string]Copy{
-		"another boot image":  copied(disk, "A kernel"),
-		"a shorter one":       copied(disk, "a kerne"),
-		"a shorter partition": copied(root[:len(root)-1], "a kernel"),
+		"another boot image":   copied(disk, "A kernel"),
+		"a shorter boot image": copied(disk, "a kerne"),
+		"a shorter partition":  copied(root[:len(root)-1], "a kernel"),
 	} {
 		if _, err := bad.CheckComplete(); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
@@ -217,7 +218,7 @@ func TestCopy(t *testing.T) {
 		t.Error("a partition that is too short was accepted")
 	}
 	if _, _, err := (Copy{Envelope: []byte("{")}).Check(trust); err == nil || !strings.Contains(err.Error(), "not a DSSE envelope") {
-		t.Errorf("no statement: %v", err)
+		t.Errorf("an invalid statement: %v", err)
 	}
 }
 
@@ -230,10 +231,10 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := read(bytes.NewReader(file), trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no trusted key") {
-		t.Errorf("another key: %v", err)
+		t.Errorf("a bundle that only an unknown key has signed: %v", err)
 	}
 	if _, err := Open(strings.NewReader(strings.Repeat("no archive ", 200)), trust); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle") {
-		t.Errorf("something else: %v", err)
+		t.Errorf("a file that is no bundle: %v", err)
 	}
 	// the beginning of the payload, in base64
 	signed := bytes.Replace(file, []byte("eyJ2"), []byte("eyJ3"), 1)
@@ -261,13 +262,13 @@ func TestRefused(t *testing.T) {
 		if errors.Is(err, ErrDamaged) {
 			refused++
 		} else if err != nil {
-			t.Errorf("one bit at %d: %v", at, err)
+			t.Errorf("one changed bit at %d: %v", at, err)
 		} else if !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
-			t.Errorf("one bit at %d: accepted", at)
+			t.Errorf("one changed bit at %d: the bundle is accepted, with other content", at)
 		}
 	}
 	if refused < 100 {
-		t.Errorf("only %d of the changed bits were found", refused)
+		t.Errorf("only %d of the bundles with a changed bit were rejected", refused)
 	}
 }
 
@@ -305,7 +306,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte("oci-layout"))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		if _, err := Open(bytes.NewReader(file), trust); err == nil {
-			t.Error("accepted without a signature")
+			t.Error("Open accepts a file without a valid signature")
 		}
 	})
 }
@@ -322,7 +323,7 @@ func TestOpenEndless(t *testing.T) {
 		t.Error(err)
 	}
 	if rest.read > 1<<20 {
-		t.Errorf("%d bytes are read", rest.read)
+		t.Errorf("Open reads %d bytes of a member that is too large", rest.read)
 	}
 }
 
@@ -361,7 +362,7 @@ func TestThreshold(t *testing.T) {
 	}
 	for _, threshold := range []int{-1, 0, 4} {
 		if _, err := all.WithThreshold(threshold); err == nil {
-			t.Errorf("a threshold of %d is accepted for 3 keys", threshold)
+			t.Errorf("WithThreshold accepts a threshold of %d for 3 keys", threshold)
 		}
 	}
 	part := Part{SHA256: strings.Repeat("a", 64), Size: 1}
@@ -372,16 +373,16 @@ func TestThreshold(t *testing.T) {
 		by        []Key
 		says      string // part of the error; empty if the statement is trusted
 	}{
-		{"one of one", 1, keys[:1], ""},
-		{"another one", 1, keys[2:3], ""},
-		{"two of two", 2, keys[:2], ""},
-		{"others of two", 2, keys[1:3], ""},
-		{"three of two", 2, keys[:3], ""},
-		{"one of two", 2, keys[:1], "too few signatures: 1 trusted keys have signed it, 2 are required"},
-		{"one twice, of two", 2, []Key{keys[0], keys[0]}, "too few signatures: 1 trusted keys"},
-		{"one and a stranger, of two", 2, []Key{keys[0], keys[3]}, "too few signatures: 1 trusted keys"},
-		{"two of three", 3, keys[:2], "too few signatures: 2 trusted keys"},
-		{"a stranger", 1, keys[3:], "no trusted key"},
+		{"one signature, one required", 1, keys[:1], ""},
+		{"signature of another key, one required", 1, keys[2:3], ""},
+		{"two signatures, two required", 2, keys[:2], ""},
+		{"signatures of two other keys, two required", 2, keys[1:3], ""},
+		{"three signatures, two required", 2, keys[:3], ""},
+		{"one signature, two required", 2, keys[:1], "too few signatures: 1 trusted keys have signed it, 2 are required"},
+		{"two signatures of one key, two required", 2, []Key{keys[0], keys[0]}, "too few signatures: 1 trusted keys"},
+		{"signatures of a trusted and an unknown key, two required", 2, []Key{keys[0], keys[3]}, "too few signatures: 1 trusted keys"},
+		{"two signatures, three required", 3, keys[:2], "too few signatures: 2 trusted keys"},
+		{"signature of an unknown key, one required", 1, keys[3:], "no trusted key"},
 	} {
 		envelope, err := sign(s, c.by...)
 		if err != nil {
@@ -430,7 +431,7 @@ func TestCountersign(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := read(bytes.NewReader(file), both); err == nil || !strings.Contains(err.Error(), "too few signatures") {
-		t.Errorf("before the second signature: %v", err)
+		t.Errorf("a bundle with one of two required signatures: %v", err)
 	}
 	var out, again bytes.Buffer
 	if _, err := Countersign(&out, bytes.NewReader(file), key); err != nil {
@@ -441,7 +442,7 @@ func TestCountersign(t *testing.T) {
 		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
 	}
 	if _, err := Countersign(&again, bytes.NewReader(out.Bytes()), key); err == nil || !strings.Contains(err.Error(), "has a signature of this key already") {
-		t.Errorf("twice: %v", err)
+		t.Errorf("a second signature of the same key: %v", err)
 	}
 	bad := bytes.Clone(file)
 	bad[bytes.LastIndex(bad, []byte("a kernel"))] ^= 1
@@ -449,7 +450,7 @@ func TestCountersign(t *testing.T) {
 		t.Errorf("a damaged bundle: %v", err)
 	}
 	if _, err := Countersign(io.Discard, bytes.NewReader(file[:len(file)/2]), key); err == nil {
-		t.Error("half of a bundle is signed")
+		t.Error("Countersign signs half of a bundle")
 	}
 }
 
@@ -472,9 +473,9 @@ func TestSkipRoot(t *testing.T) {
 	}
 	damaged := bytes.Replace(file, []byte("a kernel"), []byte("a Kernel"), 1)
 	if _, err := read(damaged); !errors.Is(err, ErrDamaged) {
-		t.Errorf("damaged: %v", err)
+		t.Errorf("UKI of a bundle with a damaged boot image: %v", err)
 	}
 	if _, err := read(file[:Head/2]); err == nil {
-		t.Error("truncated, and no error")
+		t.Error("no error for a truncated bundle")
 	}
 }

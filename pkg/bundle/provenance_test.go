@@ -58,8 +58,8 @@ func newKey(t *testing.T) (Key, Trust) {
 	return key, trust
 }
 
-// TestProvenanceForm compares the payload with its golden form, whose field names the
-// specifications fix (slsa.dev/provenance/v1; in-toto attestation framework 1.0).
+// TestProvenanceForm compares the payload with a golden file. The specifications define its field
+// names (slsa.dev/provenance/v1; in-toto attestation framework 1.0).
 func TestProvenanceForm(t *testing.T) {
 	text, err := json.MarshalIndent(sample(), "", "  ")
 	if err != nil {
@@ -68,8 +68,8 @@ func TestProvenanceForm(t *testing.T) {
 	golden.Assert(t, string(text)+"\n", "provenance.json")
 }
 
-// TestVerifyProvenance checks that a provenance counts only with a trusted signature, in the right
-// form, and for the version of the bundle.
+// TestVerifyProvenance checks that VerifyProvenance accepts a provenance only if it has a trusted
+// signature and the right form, and describes the version of the bundle.
 func TestVerifyProvenance(t *testing.T) {
 	key, trust := newKey(t)
 	stranger, _ := newKey(t)
@@ -83,7 +83,7 @@ func TestVerifyProvenance(t *testing.T) {
 	}
 	good := seal(sample(), key)
 	if again := seal(sample(), key); string(again) != string(good) {
-		t.Error("the same statement gives other bytes")
+		t.Error("SealProvenance returns different bytes for the same statement")
 	}
 	if s, err := VerifyProvenance(good, trust, version); err != nil || !reflect.DeepEqual(s, sample()) || s.Source() != strings.Repeat("1", 40) {
 		t.Errorf("%+v, %v", s, err)
@@ -122,7 +122,7 @@ func TestVerifyProvenance(t *testing.T) {
 		{"another packed root", good, other(func(s *Statement) { s.Packed = part("f") }), "does not describe the packed root image"},
 		{"another kernel", good, other(func(s *Statement) { s.UKI = part("f") }), "does not describe the unified kernel image"},
 		{"another bill of materials", good, other(func(s *Statement) { s.SBOM = part("f") }), "does not describe the bill of materials"},
-		{"a subject less", seal(incomplete, key), version, "does not describe the root image"},
+		{"a missing subject", seal(incomplete, key), version, "does not describe the root image"},
 	} {
 		if s, err := VerifyProvenance(c.envelope, trust, c.of); err == nil || !strings.Contains(err.Error(), c.want) || len(s.Subject) > 0 {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
@@ -130,7 +130,8 @@ func TestVerifyProvenance(t *testing.T) {
 	}
 }
 
-// TestSealProvenanceRefuses checks that no statement is signed that VerifyProvenance would reject.
+// TestSealProvenanceRefuses checks that SealProvenance signs no statement that VerifyProvenance
+// would reject.
 func TestSealProvenanceRefuses(t *testing.T) {
 	key, _ := newKey(t)
 	for want, change := range map[string]func(*Provenance){

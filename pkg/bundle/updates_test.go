@@ -91,15 +91,15 @@ func TestMixAndMatch(t *testing.T) {
 	}
 }
 
-// TestExtraneous checks that a bundle has no parts except those of its statement: a reader ignores
-// other members, and rejects a statement with an unknown field.
+// TestExtraneous checks that a bundle can have no parts except those of its statement: a reader
+// rejects a bundle with another member, and a statement with an unknown field.
 func TestExtraneous(t *testing.T) {
 	file, _, trust := newBundle(t)
 	for name, at := range map[string]int{"before the statement": atStatement, "before the root image": atRoot, "before the kernel": atUKI, "before the bill of materials": atSBOM} {
 		all := members(t, file)
 		all = append(all[:at:at], append([]member{{"blobs/sha256/" + strings.Repeat("e", 64), []byte("a dependency")}}, all[at:]...)...)
 		if s, err := ReadAll(bytes.NewReader(archiveOf(t, all...)), trust); err == nil {
-			t.Errorf("a file %s: %+v", name, s)
+			t.Errorf("a bundle with a further file %s is accepted: %+v", name, s)
 		}
 	}
 	key, err := NewKey()
@@ -111,6 +111,6 @@ func TestExtraneous(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Verify(envelope, trustOf(t, key)); err == nil || !strings.Contains(err.Error(), `unknown field "requires"`) {
-		t.Errorf("a statement that requires something else: %v", err)
+		t.Errorf("a statement with the unknown field requires: %v", err)
 	}
 }

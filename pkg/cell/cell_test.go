@@ -27,7 +27,7 @@ func TestSlowWatcherSeesOnlyTheNewest(t *testing.T) {
 	}
 	select {
 	case <-w.Changed():
-		t.Fatal("Changed fires although the newest value was seen")
+		t.Fatal("Changed fires although Next has returned the newest value")
 	default:
 	}
 	c.Set(7)
@@ -38,29 +38,29 @@ func TestSlowWatcherSeesOnlyTheNewest(t *testing.T) {
 }
 
 // TestCurrent checks that a value set while the caller acts on the previous value is not missed,
-// and that a value returned by Current is not announced again.
+// and that Changed does not fire for a value that Current has returned.
 func TestCurrent(t *testing.T) {
 	c := New("a")
 	w := c.Watch()
 	if got := w.Current(); got != "a" {
-		t.Errorf("took %q", got)
+		t.Errorf("Current returned %q", got)
 	}
 	if got := w.Current(); got != "a" {
-		t.Errorf("took %q the second time", got)
+		t.Errorf("the second call of Current returned %q", got)
 	}
 	select {
 	case <-w.Changed():
-		t.Error("what was taken is announced")
+		t.Error("Changed fires although Current has returned the value")
 	default:
 	}
 	c.Set("b")
 	select {
 	case <-w.Changed():
 	default:
-		t.Error("the new value is not announced")
+		t.Error("Changed does not fire after Set")
 	}
 	if got := w.Current(); got != "b" {
-		t.Errorf("took %q, want the new value", got)
+		t.Errorf("Current returned %q, want the new value", got)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestNextEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, _, err := w.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("error %v; want the deadline", err)
+		t.Fatalf("error %v; want context.DeadlineExceeded", err)
 	}
 }
 

@@ -19,25 +19,25 @@ func TestGroup(t *testing.T) {
 			return g.Wait(ctx, later)
 		}
 		if err := wait(nil); err != nil {
-			t.Errorf("before the first Mark: %v", err)
+			t.Errorf("Wait before the first Mark: %v", err)
 		}
 		g.Mark()
 		if err := wait(nil); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("without a change: %v", err)
+			t.Errorf("Wait without a change since Mark: %v", err)
 		}
 		for name, set := range map[string]func(){"the first cell": func() { a.Set(2) }, "the second cell": func() { b.Set("y") }} {
 			set()
 			if err := wait(nil); err != nil {
-				t.Errorf("%s has changed: %v", name, err)
+				t.Errorf("Wait after a change of %s: %v", name, err)
 			}
 			g.Mark()
 			if err := wait(nil); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the change of %s is seen: %v", name, err)
+				t.Errorf("Wait after the change of %s and a Mark: %v", name, err)
 			}
 		}
 		began := time.Now()
 		if err := wait(time.After(time.Second)); err != nil || time.Since(began) != time.Second {
-			t.Errorf("later: %v after %v", err, time.Since(began))
+			t.Errorf("Wait with a channel that fires after a second: %v after %v", err, time.Since(began))
 		}
 	})
 }

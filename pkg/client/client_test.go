@@ -35,18 +35,18 @@ func TestIncompleteEndpoints(t *testing.T) {
 	pool := x509.NewCertPool()
 	print := "sha256:" + strings.Repeat("0", 64)
 	for name, e := range map[string]Endpoint{
-		"no address":      {CA: pool},
-		"no verification": {Address: "m1"},
-		"two":             {Address: "m1", CA: pool, Fingerprint: print},
-		"bad fingerprint": {Address: "m1", Fingerprint: "sha256:0"},
+		"no address":         {CA: pool},
+		"no verification":    {Address: "m1"},
+		"CA and fingerprint": {Address: "m1", CA: pool, Fingerprint: print},
+		"bad fingerprint":    {Address: "m1", Fingerprint: "sha256:0"},
 	} {
 		if _, err := Dial(t.Context(), e); err == nil {
-			t.Errorf("%s: connected", name)
+			t.Errorf("%s: Dial returned no error", name)
 		}
 	}
 }
 
-// TestUnreachable checks Dial against servers that are not machines.
+// TestUnreachable checks the errors of Dial for servers that are not machines of the cluster.
 func TestUnreachable(t *testing.T) {
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "x", Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 	if err != nil {
@@ -61,18 +61,18 @@ func TestUnreachable(t *testing.T) {
 	roots.AddCert(other.Cert)
 	cases := []struct {
 		name  string
-		serve func(net.Conn) // nil: the connection is closed at once
+		serve func(net.Conn) // nil if the server closes the connection at once
 		pin   bool
 		want  error
 	}{
-		{"closes at once", nil, true, ErrUnreachable},
-		{"says nothing", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); _, _ = c.Read(make([]byte, 1<<16)) }, true, ErrUnreachable},
-		{"speaks something else", func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-x\r\n")) }, true, ErrUnreachable},
-		{"another CA", serveTLS(pair), false, ErrUntrusted},
+		{"closes the connection at once", nil, true, ErrUnreachable},
+		{"sends nothing", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); _, _ = c.Read(make([]byte, 1<<16)) }, true, ErrUnreachable},
+		{"speaks another protocol", func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-x\r\n")) }, true, ErrUnreachable},
+		{"has a certificate of another CA", serveTLS(pair), false, ErrUntrusted},
 		// Any host on the path can send this alert before the keys are established: TLS 1.2 in the
 		// record, level fatal, bad_certificate (RFC 8446, section 6).
-		{"an alert in the clear", func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<12)); _, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, 42}) }, true, ErrUntrusted},
-		{"TLS but not HTTP/2", serveTLS(pair), true, ErrUnreachable},
+		{"sends an unencrypted alert", func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<12)); _, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, 42}) }, true, ErrUntrusted},
+		{"speaks TLS but not HTTP/2", serveTLS(pair), true, ErrUnreachable},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,7 +119,8 @@ func serveTLS(pair tls.Certificate) func(net.Conn) {
 	}
 }
 
-// listen serves each connection by serve and returns the address.
+// listen starts a TCP server that calls the function serve for each connection, and returns its
+// address. If serve is nil, the server only closes the connection.
 func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -166,14 +167,14 @@ func TestAccepts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, err := Dial(ctx, e); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "it was removed from the cluster") {
-		t.Errorf("refused: %v", err)
+		t.Errorf("Accepts returned an error, and Dial returned %v", err)
 	}
 	if !leaf.Cert.Equal(seen) {
 		t.Errorf("Accepts got the certificate %v", seen)
 	}
 	e.Accepts = func(*x509.Certificate) error { return nil }
 	if _, err := Dial(ctx, e); errors.Is(err, ErrUntrusted) {
-		t.Errorf("accepted: %v", err)
+		t.Errorf("Accepts returned nil, and Dial returned %v", err)
 	}
 }
 

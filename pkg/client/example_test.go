@@ -109,7 +109,7 @@ func (machine) Events(r *api.EventsRequest, to grpc.ServerStreamingServer[api.Ev
 }
 
 // startMachine serves the API on loopback and returns the data that a caller has: the address, a
-// certificate, the machine CA. It runs until the test ends.
+// certificate, the machine CA. The server runs until the test binary exits.
 func startMachine() (address string, cert tls.Certificate, machineCA *x509.CertPool) {
 	ca, err := pki.NewCA("example", time.Hour)
 	must(err)

@@ -17,7 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client/clienttest"
 )
 
-// release answers calls as apid of a version does: it serves some names and rejects all others.
+// release answers calls as apid of one version does: it serves the methods in known, and rejects
+// all other methods.
 type release struct {
 	mu    sync.Mutex
 	known map[string]bool
@@ -48,7 +49,7 @@ func (r *release) handle(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&api.DownloadBundleResponse{Chunk: []byte("b")})
 }
 
-// taken returns the called names since the last call, without the service.
+// taken returns the methods that were called since the previous call of taken.
 func (r *release) taken() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +70,9 @@ func dialRelease(t *testing.T, r *release) *client.Client {
 	return c
 }
 
-// TestFormerRelease checks the calls of renamed methods on a machine with version 0.1.0, and that
-// no other rejection leads to a second call.
+// TestFormerRelease checks that the client repeats a rejected call of a renamed method with the
+// former name of the method, as on a machine with version 0.1.0. It does not repeat a call of a
+// method that was never renamed.
 func TestFormerRelease(t *testing.T) {
 	const service = "/orlop.v1alpha1.Upgrade/"
 	// code and text are those of version 0.1.0
@@ -93,7 +95,7 @@ func TestFormerRelease(t *testing.T) {
 		return text, err
 	}
 	c := dialRelease(t, r)
-	for range 2 { // a stream does not tell the connection which names the machine knows
+	for range 2 { // the client does not remember from a stream which names the machine knows
 		if text, err := download(c); text != "ab" || err != io.EOF {
 			t.Errorf("%q, %v", text, err)
 		}
@@ -136,12 +138,13 @@ func TestFormerRelease(t *testing.T) {
 	}
 	expect("/orlop.v1alpha1.Machine/Version")
 	if _, err := download(c); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("unknown by both names: %v", err)
+		t.Errorf("a method that the machine knows by no name: %v", err)
 	}
 	expect(service+"Download", service+"Give")
 }
 
-// TestRejectionIsFinal checks that no other rejection leads to a call with a former name.
+// TestRejectionIsFinal checks that a rejection with another code or text leads to no call with a
+// former name.
 func TestRejectionIsFinal(t *testing.T) {
 	for _, r := range []*release{
 		{code: codes.PermissionDenied, text: "it needs the role orlop:admin, your certificate has orlop:reader"},

@@ -101,7 +101,7 @@ func TestRelay(t *testing.T) {
 	call := func(ip string) (string, error) {
 		dialing, done := context.WithTimeout(ctx, 20*time.Second)
 		c, err := Dial(dialing, Endpoint{Address: ip, CA: pool, Dialer: first.Relay})
-		done() // the connection must outlive it
+		done() // the connection must outlive the context of Dial
 		if err != nil {
 			return "", err
 		}
@@ -110,7 +110,7 @@ func TestRelay(t *testing.T) {
 		return answer.GetMachine(), err
 	}
 	if got, err := call("10.0.0.12"); got != "m2" || err != nil {
-		t.Errorf("the other machine: %q, %v", got, err)
+		t.Errorf("Version of the other machine: %q, %v", got, err)
 	}
 	for ip, want := range map[string]string{"10.0.0.13": "not 10.0.0.13", "10.0.0.14": "unknown authority"} {
 		if got, err := call(ip); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), want) {
@@ -119,12 +119,12 @@ func TestRelay(t *testing.T) {
 	}
 	_, err = call("10.0.0.15")
 	if want := "through machine " + between.address + ": rpc error: code = NotFound desc = nobody knows 10.0.0.15"; !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), want) {
-		t.Errorf("unknown to the one in between: %v", err)
+		t.Errorf("an address that the relaying machine does not know: %v", err)
 	}
 	late, done := context.WithCancel(ctx)
 	done()
 	if conn, err := first.Relay(late, "10.0.0.12:1"); conn != nil || err == nil {
-		t.Errorf("too late: %v, %v", conn, err)
+		t.Errorf("Relay with a canceled context: %v, %v", conn, err)
 	}
 }
 
@@ -166,22 +166,22 @@ func TestFallback(t *testing.T) {
 	again.Address, again.Fallback = stranger.address, []string{"127.0.0.1:1"}
 	second, err := Dial(ctx, again)
 	if err != nil {
-		t.Fatalf("the same machine again: %v", err)
+		t.Fatalf("Dial with the stored address of the pool: %v", err)
 	}
 	second.Close()
 	stay.set("127.0.0.1:1")
 	again.Address = good.address
 	if _, err := Dial(ctx, again); !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), good.address) {
-		t.Errorf("the machine that was taken is away: %v", err)
+		t.Errorf("the machine of the pool is unreachable: %v", err)
 	}
 	_, err = Dial(ctx, Endpoint{Address: "127.0.0.1:1", Fallback: []string{stranger.address}, CA: pool})
 	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrUntrusted) ||
 		!strings.Contains(err.Error(), "connection refused; machine "+stranger.address+": cannot connect: the machine is not the one expected: ") {
-		t.Errorf("none: %v", err)
+		t.Errorf("no machine accepts the connection: %v", err)
 	}
 	for name, e := range map[string]Endpoint{
-		"a fingerprint": {Address: "a", Fallback: []string{"b"}, Fingerprint: "sha256:" + strings.Repeat("0", 64)},
-		"a name":        {Address: "a", Fallback: []string{"b"}, CA: pool, ServerName: "m1"},
+		"several addresses and a fingerprint": {Address: "a", Fallback: []string{"b"}, Fingerprint: "sha256:" + strings.Repeat("0", 64)},
+		"several addresses and a server name": {Address: "a", Fallback: []string{"b"}, CA: pool, ServerName: "m1"},
 	} {
 		if _, err := Dial(ctx, e); err == nil || !strings.Contains(err.Error(), "several addresses") {
 			t.Errorf("%s: %v", name, err)

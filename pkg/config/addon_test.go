@@ -65,7 +65,7 @@ func TestAddons(t *testing.T) {
 		t.Fatalf("%v %q", problems, Changes(before, again))
 	}
 	if strings.Contains(string(MarshalRedacted(before)), "correct-horse") || strings.Contains(strings.Join(Changes(nil, before), "\n"), "correct-horse") {
-		t.Error("a Secret of a manifest is shown")
+		t.Error("the output contains a Secret of a manifest")
 	}
 	if got := before.Addons[1].Spec.Requires.Kubernetes; got.Version() != "1.36" || got.String() != ">=1.36" {
 		t.Errorf("requires %s", got)
@@ -88,10 +88,10 @@ func TestAddons(t *testing.T) {
 func TestMergeAddons(t *testing.T) {
 	const base = "kind: Machine\n---\nkind: Addon\nmetadata: {name: one}\nspec: {a: 1}\n---\nkind: Addon\nmetadata: {name: two}\nspec: {a: 1}\n"
 	for name, after := range map[string]string{
-		"one changes":  strings.Replace(base, "a: 1", "a: 2", 1),
-		"one is added": base + "---\nkind: Addon\nmetadata: {name: three}\nspec: {a: 1}\n",
-		"one goes":     "kind: Machine\n---\nkind: Addon\nmetadata: {name: two}\nspec: {a: 1}\n",
-		"all go":       "kind: Machine\n",
+		"one is changed":  strings.Replace(base, "a: 1", "a: 2", 1),
+		"one is added":    base + "---\nkind: Addon\nmetadata: {name: three}\nspec: {a: 1}\n",
+		"one is removed":  "kind: Machine\n---\nkind: Addon\nmetadata: {name: two}\nspec: {a: 1}\n",
+		"all are removed": "kind: Machine\n",
 	} {
 		patch, err := Diff([]byte(base), []byte(after))
 		if err != nil {

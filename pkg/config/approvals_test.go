@@ -33,7 +33,7 @@ func TestGuarded(t *testing.T) {
 		change func(*Config)
 		want   []string // fields
 	}{
-		{"nothing", all, func(*Config) {}, nil},
+		{"no change", all, func(*Config) {}, nil},
 		{"no rule", nil, func(c *Config) { c.Machine.Spec.Trust.Approvals = nil }, nil},
 		{"other fields", all, func(c *Config) { c.Machine.Metadata.Name, c.Cluster.Spec.Kubernetes.MaxPods = "b", 50 }, nil},
 		{"the rule is removed", all, func(c *Config) { c.Machine.Spec.Trust.Approvals = nil }, []string{approvals}},
@@ -72,7 +72,7 @@ func TestGuarded(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, fields, c.want)
 		}
 		if text := fmt.Sprint(got); strings.Contains(text, "hidden") || after.Cluster != nil && strings.Contains(text, after.Cluster.Spec.SecretsEncryptionKey.Reveal()) {
-			t.Errorf("%s: a secret is visible: %s", c.name, text)
+			t.Errorf("%s: the approved values contain a secret: %s", c.name, text)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func TestGuardedValues(t *testing.T) {
 		return c
 	}
 	if got := Guarded(rule, with("one", "k"), with("two", "k")); len(got) > 0 {
-		t.Errorf("credentials: %v", got)
+		t.Errorf("other credentials of a key manager need an approval: %v", got)
 	}
 	one, two := Guarded(rule, with("one", "k"), with("one", "other")), Guarded(rule, with("one", "k"), with("two", "other"))
 	if len(one) != 1 || maps.Equal(one, two) {
@@ -95,8 +95,8 @@ func TestGuardedValues(t *testing.T) {
 	}
 }
 
-// TestGuardedFieldsExist checks that each row of the table names a field, so a renamed field stays
-// guarded.
+// TestGuardedFieldsExist checks that each row of guardedFields names an existing field. Otherwise,
+// a renamed field would no longer be guarded.
 func TestGuardedFieldsExist(t *testing.T) {
 	known := map[string]bool{}
 	c := New("a", RoleControlPlane).WithCluster("c", Endpoint{}, PKI{}, EncryptionKey{})
@@ -112,7 +112,7 @@ func TestGuardedFieldsExist(t *testing.T) {
 	digestFields("Cluster", reflect.ValueOf(c.Cluster).Elem(), note)
 	for _, f := range guardedFields {
 		if !known[f.path] {
-			t.Errorf("%s is no field", f.path)
+			t.Errorf("guardedFields has %s, which is no field of the configuration", f.path)
 		}
 	}
 }

@@ -27,11 +27,11 @@ func TestArtifact(t *testing.T) {
 	} {
 		var a Artifact
 		if err := a.UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q was read as %+v", text, a)
+			t.Errorf("the invalid name %q is parsed as %+v", text, a)
 		}
 	}
 	a := Artifact{"registry.example.com", "team/ingress", sum}
 	if got := a.In("mirror.example.com/outside"); got != "mirror.example.com/outside/team/ingress@sha256:"+sum {
-		t.Errorf("in a mirror it is %s", got)
+		t.Errorf("the name in a mirror is %s", got)
 	}
 }

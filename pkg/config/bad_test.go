@@ -11,13 +11,13 @@ import (
 
 // TestBad parses every document NAME.yaml of testdata/bad-*.txtar and compares the problems with
 // NAME.want. The files contain no certificates and keys: $NAME stands for a value that each run
-// generates. The DER form of an ECDSA signature has 70 to 72 bytes, so no reported position is
-// after a certificate on its line. Update the files by -run TestBad -update, and review the
-// difference.
+// generates. The length of a certificate differs between runs, because the DER form of an ECDSA
+// signature has 70 to 72 bytes. So no case has a problem behind a certificate on the same line.
+// Update the files by -run TestBad -update, and review the difference.
 func TestBad(t *testing.T) {
 	files, err := filepath.Glob("testdata/bad-*.txtar")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases: %v", err)
+		t.Fatalf("testdata has no file bad-*.txtar: %v", err)
 	}
 	v := values(t)
 	for _, file := range files {
@@ -49,7 +49,7 @@ func TestBad(t *testing.T) {
 	}
 }
 
-// TestBadShowsNoSecret puts each secret into wrong fields and searches the messages for it.
+// TestBadShowsNoSecret checks that no message shows a secret that is in a wrong field.
 func TestBadShowsNoSecret(t *testing.T) {
 	v := values(t)
 	for _, document := range []string{
@@ -68,7 +68,8 @@ func TestBadShowsNoSecret(t *testing.T) {
 			t.Errorf("%s: no problem found", document)
 		}
 		for _, name := range []string{"AES", "SA_KEY", "K8S_KEY"} {
-			// The first line is the same for all PEM keys; search for the middle.
+			// The first line is the same for all PEM keys, so the test searches for a part from the
+			// middle of the key.
 			secret := v[name][len(v[name])/3 : len(v[name])/3+12]
 			if strings.Contains(problems.Error(), secret) {
 				t.Errorf("%s: the messages show %s:\n%v", document, name, problems)

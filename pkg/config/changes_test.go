@@ -24,8 +24,8 @@ func TestChanges(t *testing.T) {
 		before, after *Config
 		want          []string
 	}{
-		{"nothing", base(), base(), nil},
-		{"nothing at all", nil, nil, nil},
+		{"no change", base(), base(), nil},
+		{"no configuration", nil, nil, nil},
 		{"first configuration", nil, base(), []string{
 			"Machine.metadata.name: (none) → a", "Machine.spec.role: (none) → controlplane", "Machine.spec.reserved.memory: (none) → 512MiB",
 			"Machine.spec.reserved.cpu: (none) → 200m", "Machine.spec.disk.wipeForeign: (none) → false", "Machine.spec.upgrade.deadline: (none) → 5m",
@@ -42,7 +42,7 @@ func TestChanges(t *testing.T) {
 			"Network.spec.links[1].mac: (none) → 52:54:00:00:00:01", "Network.spec.links[1].dhcp4: (none) → false", "Network.spec.links[1].dummy: (none) → false",
 		}},
 		{"a block without fields", base(), with(base(), func(c *Config) { c.Network.Spec.Firewall = &Firewall{} }), []string{"Network.spec.firewall: (none) → {}"}},
-		{"a block without fields goes", with(base(), func(c *Config) { c.Network.Spec.Firewall = &Firewall{} }), base(), []string{"Network.spec.firewall: {} → (none)"}},
+		{"a block without fields is removed", with(base(), func(c *Config) { c.Network.Spec.Firewall = &Firewall{} }), base(), []string{"Network.spec.firewall: {} → (none)"}},
 		{"maps", with(base(), func(c *Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.b": "1", "vm.c": "1"} }),
 			with(base(), func(c *Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.a": "x\ny", "vm.b": "2"} }), []string{
 				`Machine.spec.sysctls["vm.a"]: (none) → "x\ny"`, `Machine.spec.sysctls["vm.b"]: 1 → 2`, `Machine.spec.sysctls["vm.c"]: 1 → (none)`,
@@ -62,7 +62,7 @@ func TestChanges(t *testing.T) {
 			"Cluster.spec.pki.etcd.key: (removed)",
 			"Cluster.spec.secretsEncryptionKey: (changed)",
 		}},
-		{"a pointer", clustered, with(clustered, func(c *Config) {
+		{"a new block behind a pointer", clustered, with(clustered, func(c *Config) {
 			cluster := *c.Cluster
 			cluster.Spec.Kubernetes.Authentication.Webhook = &AuthenticationWebhook{URL: "https://w", CacheTTL: 0, Client: &CertKey{Key: pki.Etcd.Key}}
 			c.Cluster = &cluster
@@ -77,7 +77,7 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s:\n got %q\nwant %q", test.name, got, test.want)
 		}
 		if Equal(test.before, test.after) != (len(test.want) == 0) {
-			t.Errorf("%s: Equal disagrees", test.name)
+			t.Errorf("%s: Equal contradicts Changes", test.name)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestClusterDigests(t *testing.T) {
 			}
 		}
 		if len(after) != len(before) || !slices.Equal(differ, []string{test.path}) {
-			t.Errorf("%s: the digests of %q differ; %d of %d", test.path, differ, len(after), len(before))
+			t.Errorf("%s: the digests of %q differ; the changed document has %d digests, the original %d", test.path, differ, len(after), len(before))
 		}
 	}
 	other := ClusterDigests(ref, []byte("another key"))
@@ -68,7 +68,7 @@ func TestWorkerFields(t *testing.T) {
 	}
 	for path := range all {
 		if IsWorkerField(path) && (strings.HasSuffix(path, "Key") || strings.HasSuffix(path, ".key") || strings.HasSuffix(path, "Keys")) {
-			t.Errorf("%s: a worker has no key of the cluster", path)
+			t.Errorf("%s: workerFields contains a key of the cluster", path)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// FuzzParse parses arbitrary texts. Parse must not panic or take long; every problem has a reason
-// and a position; an accepted text is printed and parsed to the same value.
+// FuzzParse parses arbitrary texts. Parse must not panic or take long. Every problem must have a
+// reason and a position. An accepted text must have the same value after Marshal and Parse.
 func FuzzParse(f *testing.F) {
 	v := values(f)
 	f.Add([]byte(Reference))
@@ -30,15 +30,15 @@ func FuzzParse(f *testing.F) {
 		begin := time.Now()
 		c, problems := Parse("fuzz", data)
 		if took := time.Since(begin); took > 5*time.Second {
-			t.Fatalf("took %s", took)
+			t.Fatalf("Parse took %s", took)
 		}
 		if (c == nil) == (len(problems) == 0) {
-			t.Fatalf("a configuration and problems, or neither: %v", problems)
+			t.Fatalf("Parse returned both a configuration and problems, or neither: %v", problems)
 		}
 		lines := bytes.Count(data, []byte("\n")) + bytes.Count(data, []byte("\r")) + strings.Count(string(data), "\u0085") + strings.Count(string(data), "\u2028") + strings.Count(string(data), "\u2029") + 1
 		for _, p := range problems {
 			if p.Reason == "" || p.File != "fuzz" || p.Line < 0 || p.Line > lines+1 || strings.ContainsAny(p.String(), "\n\r\x1b") {
-				t.Fatalf("an unclear problem: %+v", p)
+				t.Fatalf("a problem without a reason or a valid position, or with a control character: %+v", p)
 			}
 		}
 		if c == nil {
@@ -47,10 +47,10 @@ func FuzzParse(f *testing.F) {
 		printed := Marshal(c)
 		again, problems := Parse("printed", printed)
 		if len(problems) > 0 {
-			t.Fatalf("what was printed is refused:\n%s\n%s", problems, printed)
+			t.Fatalf("Parse rejects the output of Marshal:\n%s\n%s", problems, printed)
 		}
 		if changes := Changes(c, again); len(changes) > 0 || !bytes.Equal(printed, Marshal(again)) {
-			t.Fatalf("what was printed is read differently: %q\n%s", changes, printed)
+			t.Fatalf("the output of Marshal has another value: %q\n%s", changes, printed)
 		}
 	})
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestImageRules: the rules of the reference survive JSON, in which the node gets them.
+// TestImageRules: the image rules of the reference have the same value after they are encoded as
+// JSON and parsed. The node gets the rules as JSON.
 func TestImageRules(t *testing.T) {
 	c, problems := Parse("reference.yaml", []byte(Reference))
 	if len(problems) > 0 {
@@ -21,7 +22,7 @@ func TestImageRules(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, rules)
 	}
 	if key := (ImageKey{}).Public(); key != nil {
-		t.Errorf("no key is %v", key)
+		t.Errorf("an empty ImageKey has the public key %v", key)
 	}
 }
 

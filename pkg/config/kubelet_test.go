@@ -41,6 +41,6 @@ func TestCPUSet(t *testing.T) {
 		}
 	}
 	if size, highest := CPUSet("").Bounds(); size != 0 || highest != -1 {
-		t.Errorf("none: %d, %d", size, highest)
+		t.Errorf("bounds of an empty set: %d, %d", size, highest)
 	}
 }

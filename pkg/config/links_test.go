@@ -44,8 +44,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestMadeLinks checks that names of virtual links are rejected with their type, and that names of
-// network cards are accepted.
+// TestMadeLinks checks that Parse rejects a name that looks like that of a virtual link, and states
+// the type of this link. It also checks that Parse accepts the names of network cards.
 func TestMadeLinks(t *testing.T) {
 	for name, want := range map[string]string{
 		"bond0": "a bond", "team1": "a team", "eth0.100": "a VLAN of eth0", "enp3s0.7": "a VLAN of enp3s0", "vlan100": "a VLAN", "br0": "a bridge", "wg0": "a WireGuard",

@@ -74,12 +74,12 @@ func values(t testing.TB) map[string]string {
 	return v
 }
 
-// expand replaces $NAME by the values in a document.
+// expand replaces each $NAME in a document by its value.
 func expand(t testing.TB, values map[string]string, text string) string {
 	return regexp.MustCompile(`\$[A-Z][A-Z0-9_]*`).ReplaceAllStringFunc(text, func(name string) string {
 		v, ok := values[name[1:]]
 		if !ok {
-			t.Fatalf("the test document names %s, which is not there", name)
+			t.Fatalf("the test document contains %s, for which the test has no value", name)
 		}
 		return v
 	})

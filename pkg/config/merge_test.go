@@ -26,13 +26,13 @@ spec:
 func TestMerge(t *testing.T) {
 	for _, c := range []struct{ name, patch, want string }{
 		{"a field", "kind: Machine\nmetadata: {name: m2}", strings.Replace(twoDocuments, "name: m1 # its name", "name: m2", 1)},
-		{"into a mapping on one line", `{kind: Machine, spec: {sysctls: {vm.swappiness: "2"}}}`,
+		{"a field of a mapping on one line", `{kind: Machine, spec: {sysctls: {vm.swappiness: "2"}}}`,
 			strings.Replace(twoDocuments, `  sysctls: {vm.swappiness: "1", net.core.somaxconn: "4096"}`, "  sysctls:\n    vm.swappiness: \"2\"\n    net.core.somaxconn: \"4096\"", 1)},
 		{"a list as a whole", "kind: Machine\nspec: {list: [c]}", strings.Replace(twoDocuments, "[a, b]", "[c]", 1)},
-		{"away", "kind: Machine\nspec: {list: null, missing: null}", strings.Replace(twoDocuments, "  list: [a, b]\n", "", 1)},
-		{"new, without what is to be away", "kind: Machine\nspec: {new: {a: 1, b: null}}", strings.Replace(twoDocuments, "  list: [a, b]\n", "  list: [a, b]\n  new: {a: 1}\n", 1)},
-		{"another kind", "kind: Volume\nspec: {size: 1}", twoDocuments + "---\nkind: Volume\nspec: {size: 1}\n"},
-		{"two at once", "kind: Network\nspec: {links: []}\n---\nkind: Machine\nmetadata: {name: m2}",
+		{"a removed field", "kind: Machine\nspec: {list: null, missing: null}", strings.Replace(twoDocuments, "  list: [a, b]\n", "", 1)},
+		{"a new mapping, without its null field", "kind: Machine\nspec: {new: {a: 1, b: null}}", strings.Replace(twoDocuments, "  list: [a, b]\n", "  list: [a, b]\n  new: {a: 1}\n", 1)},
+		{"a new document", "kind: Volume\nspec: {size: 1}", twoDocuments + "---\nkind: Volume\nspec: {size: 1}\n"},
+		{"two documents", "kind: Network\nspec: {links: []}\n---\nkind: Machine\nmetadata: {name: m2}",
 			strings.Replace(strings.Replace(twoDocuments, "name: m1 # its name", "name: m2", 1), "links:\n    - name: eth0\n      dhcp4: true", "links: []", 1)},
 	} {
 		got, err := Merge([]byte(twoDocuments), []byte(c.patch))
@@ -61,11 +61,11 @@ func TestMerge(t *testing.T) {
 // contains only changes.
 func TestDiff(t *testing.T) {
 	for _, c := range []struct{ name, after, patch string }{
-		{"nothing", strings.Replace(twoDocuments, "# The machine.\n", "", 1), ""},
+		{"a removed comment", strings.Replace(twoDocuments, "# The machine.\n", "", 1), ""},
 		{"a field", strings.Replace(twoDocuments, "m1 #", "m2 #", 1), "kind: Machine\nmetadata:\n  name: m2 # its name\n"},
-		{"away", strings.Replace(twoDocuments, "  list: [a, b]\n", "", 1), "kind: Machine\nspec:\n  list: null\n"},
-		{"in a list", strings.Replace(twoDocuments, "dhcp4: true", "dhcp4: false", 1), "kind: Network\nspec:\n  links:\n    - name: eth0\n      dhcp4: false\n"},
-		{"a document more", twoDocuments + "---\nkind: Volume\nspec: {size: 1}\n", "kind: Volume\nspec: {size: 1}\n"},
+		{"a removed field", strings.Replace(twoDocuments, "  list: [a, b]\n", "", 1), "kind: Machine\nspec:\n  list: null\n"},
+		{"a field in a list", strings.Replace(twoDocuments, "dhcp4: true", "dhcp4: false", 1), "kind: Network\nspec:\n  links:\n    - name: eth0\n      dhcp4: false\n"},
+		{"a new document", twoDocuments + "---\nkind: Volume\nspec: {size: 1}\n", "kind: Volume\nspec: {size: 1}\n"},
 	} {
 		patch, err := Diff([]byte(twoDocuments), []byte(c.after))
 		if err != nil || string(patch) != c.patch {
@@ -79,18 +79,18 @@ func TestDiff(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left, err := Diff([]byte(c.after), merged); err != nil || len(left) > 0 {
-			t.Errorf("%s: merged, it differs by\n%s\n%v", c.name, left, err)
+			t.Errorf("%s: the merged documents differ from the new ones by\n%s\n%v", c.name, left, err)
 		}
 	}
 	for _, after := range []string{"kind: Machine\n", "kind: Machine\n---\nkind: Machine\n---\nkind: Network\n", "spec: 1\n"} {
 		if _, err := Diff([]byte(twoDocuments), []byte(after)); err == nil {
-			t.Errorf("%q was taken", after)
+			t.Errorf("Diff accepts %q", after)
 		}
 	}
 }
 
-// TestMergeKeepsSecrets checks that a redacted configuration with a changed field is a patch that
-// does not change secrets.
+// TestMergeKeepsSecrets checks that the difference between a redacted configuration and its edited
+// copy is a patch that does not change secrets.
 func TestMergeKeepsSecrets(t *testing.T) {
 	c := example(t)
 	shown := MarshalRedacted(c)
@@ -120,7 +120,7 @@ func FuzzMerge(f *testing.F) {
 			return
 		}
 		if _, err := readDocuments(merged); err != nil {
-			t.Errorf("what was merged cannot be read: %v", err)
+			t.Errorf("the output of Merge cannot be parsed: %v", err)
 		}
 	})
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestNodeFlags parses labels and taints in kubectl's format.
+// TestNodeFlags checks that ParseTaint and ParseLabel parse kubectl's format, and reject other
+// texts.
 func TestNodeFlags(t *testing.T) {
 	for text, want := range map[string]Taint{
 		"dedicated=gpu:NoSchedule":  {"dedicated", "gpu", TaintNoSchedule},
@@ -25,7 +26,7 @@ func TestNodeFlags(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", text, got, err, want)
 		}
 		if again, err := ParseTaint(got.String()); want != (Taint{}) && (err != nil || again != got) {
-			t.Errorf("%s: printed as %s, which is %v, %v", text, got, again, err)
+			t.Errorf("%s: printed as %s, which is parsed as %v, %v", text, got, again, err)
 		}
 	}
 	for text, want := range map[string][2]string{"a=b": {"a", "b"}, "a/b=": {"a/b", ""}, "a=b=c": {"a", "b=c"}, "a": {}, "=b": {}, "": {}} {

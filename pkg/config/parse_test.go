@@ -26,7 +26,7 @@ func TestGood(t *testing.T) {
 		text string
 		want func(*Config)
 	}{
-		"the least": {
+		"the smallest configuration": {
 			text: "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker}\n",
 			want: func(c *Config) {},
 		},
@@ -38,7 +38,7 @@ func TestGood(t *testing.T) {
 			text: "\ufeffapiVersion: orlop.dev/v1alpha1\r\nkind: Machine\r\nmetadata: {name: a}\r\nspec: {role: worker}\r\n",
 			want: func(c *Config) {},
 		},
-		"documents in any order, with nothing between": {
+		"documents in any order, with empty documents between them": {
 			text: "---\n---\nkind: Network\napiVersion: orlop.dev/v1alpha1\nspec: {ntp: {servers: [10.0.0.1]}}\n---\n# nothing\n---\nspec: {role: worker}\nmetadata: {name: a}\nkind: Machine\napiVersion: orlop.dev/v1alpha1\n",
 			want: func(c *Config) { c.Network.Spec.NTP.Servers = []string{"10.0.0.1"} },
 		},
@@ -65,7 +65,7 @@ spec:
 				}
 			},
 		},
-		"a cluster by defaults": {
+		"a cluster with defaults": {
 			text: `
 {apiVersion: orlop.dev/v1alpha1, kind: Machine, metadata: {name: a}, spec: {role: controlplane}}
 ---
@@ -179,7 +179,7 @@ spec:
 			}
 			again, problems := Parse("again", Marshal(got))
 			if len(problems) > 0 || !Equal(again, got) {
-				t.Errorf("what Marshal prints is read differently: %v\n%s", problems, Changes(got, again))
+				t.Errorf("the output of Marshal has another value: %v\n%s", problems, Changes(got, again))
 			}
 		})
 	}
@@ -260,8 +260,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSameAnswer parses a file with many problems several times: the order of maps must not affect
-// the output.
+// TestSameAnswer checks that Parse returns the same problems for the same file each time. The
+// random order of maps must not affect them.
 func TestSameAnswer(t *testing.T) {
 	text := []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: A}\nspec: {role: worker, sysctls: {a: 1, b: 2, kernel.panic: 3, vm.x: '', d: 5}, kernelModules: [.]}\n")
 	_, first := Parse("", text)
@@ -274,7 +274,7 @@ func TestSameAnswer(t *testing.T) {
 
 func TestErr(t *testing.T) {
 	if err := (Problems)(nil).Err(); err != nil {
-		t.Errorf("no problem is the error %v", err)
+		t.Errorf("Err returns an error without problems: %v", err)
 	}
 	problems := Problems{{File: "f", Line: 1, Reason: "bad"}}
 	if err := problems.Err(); err == nil || err.Error() != "f:1: bad" {
@@ -293,11 +293,11 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestImports keeps the package small, because PID 1 links it. In addition to YAML it imports age
-// (160 KiB), which detects a mistyped public key: an unreadable snapshot would otherwise be noticed
-// only at a restore.
+// TestImports checks that the package imports no large packages, because it is a part of PID 1. The
+// package age (160 KiB) is permitted, because it detects a mistyped public key. Without this check,
+// an operator would notice only at a restore that no key can decrypt the snapshots.
 func TestImports(t *testing.T) {
-	// the latter two are tables
+	// The last two packages contain only tables.
 	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age", "github.com/orlop-os/orlop/pkg/kernel/sysctl", "github.com/orlop-os/orlop/pkg/config/upstream"}
 	files, err := filepath.Glob("*.go")
 	check(t, err)
@@ -310,7 +310,7 @@ func TestImports(t *testing.T) {
 		for _, i := range f.Imports {
 			path := strings.Trim(i.Path.Value, `"`)
 			if !slices.Contains(allowed, path) && (strings.Contains(path, ".") || path == "regexp" || path == "net/http" || path == "os") {
-				t.Errorf("%s imports %s: the package holds the documents and nothing else", file, path)
+				t.Errorf("%s imports %s, which is not in the list of permitted packages", file, path)
 			}
 		}
 	}

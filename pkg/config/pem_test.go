@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// issue makes a certificate and its key in PEM, signed by another certificate, or self-signed.
-// change modifies the template of a root.
+// issue returns a CA certificate and its key. The parameter by is the CA that signs the
+// certificate; if it is nil, the certificate is self-signed. The function change modifies the
+// template of the certificate; it can be nil.
 func issue(t *testing.T, name string, by *CertKey, change func(*x509.Certificate)) CertKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -58,35 +59,35 @@ func TestBundle(t *testing.T) {
 		count      int
 		says       string
 	}{
-		{"one", a, 1, ""},
-		{"two", a + b, 2, ""},
-		{"one twice", a + a, 1, ""},
+		{"one certificate", a, 1, ""},
+		{"two certificates", a + b, 2, ""},
+		{"a certificate twice", a + a, 1, ""},
 		{"the text of openssl x509 -text", openssl + a, 1, ""},
-		{"the text of openssl before each", openssl + a + openssl + b, 2, ""},
-		{"comments before, between and behind", "# the one\n" + a + "\nsubject=CN = two\nissuer=CN = two\n\n" + b + "# end", 2, ""},
+		{"the text of openssl before each certificate", openssl + a + openssl + b, 2, ""},
+		{"comments before, between and after certificates", "# the one\n" + a + "\nsubject=CN = two\nissuer=CN = two\n\n" + b + "# end", 2, ""},
 		{"line ends of DOS", crlf(openssl + a + b), 2, ""},
 		{"line ends of old Macs", strings.ReplaceAll(a, "\n", "\r"), 1, ""},
 		{"a byte order mark", "\ufeff" + a, 1, ""},
-		{"spaces behind lines", strings.ReplaceAll(a, "\n", " \t\n"), 1, ""},
+		{"spaces at the ends of lines", strings.ReplaceAll(a, "\n", " \t\n"), 1, ""},
 		{"an indentation", "  " + strings.ReplaceAll(a, "\n", "\n  "), 1, ""},
 		{"no line end", strings.TrimSpace(a), 1, ""},
-		{"a key behind", a + key, 0, "it contains a private key"},
-		{"a key before", key + a, 0, "it contains a private key"},
+		{"a key after the certificate", a + key, 0, "it contains a private key"},
+		{"a key before the certificate", key + a, 0, "it contains a private key"},
 		{"a key between comments", a + "# secret\n" + key, 0, "it contains a private key"},
-		{"something else in PEM", a + strings.ReplaceAll(b, "CERTIFICATE", "PKCS7"), 0, `the PEM block is a "PKCS7"`},
+		{"a PEM block of another type", a + strings.ReplaceAll(b, "CERTIFICATE", "PKCS7"), 0, `the PEM block is a "PKCS7"`},
 		{"a request", strings.ReplaceAll(a, "CERTIFICATE", "CERTIFICATE REQUEST"), 0, `the PEM block is a "CERTIFICATE REQUEST"`},
-		{"no certificate in the block", a + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0, "not a certificate"},
-		{"no end", a + strings.Join(body[:3], "\n"), 0, "damaged"},
-		{"no beginning", a + strings.Join(body[1:], "\n"), 0, "damaged"},
-		{"neither", a + strings.Join(body[1:3], "\n"), 0, "damaged"},
-		{"one within the other", body[0] + "\n" + a, 0, "damaged"},
-		{"another end", strings.Replace(a, "END CERTIFICATE", "END PRIVATE KEY", 1), 0, "damaged"},
-		{"a damaged mark", a + "-----BEGIN CERTIFICATE----\n", 0, "damaged"},
-		{"a mark in a comment", a + "see -----BEGIN CERTIFICATE-----\n", 0, "damaged"},
-		{"rubbish within", strings.Replace(a, body[1], body[1]+"\n!!!!", 1), 0, "damaged"},
-		{"nothing", "", 0, "not PEM"},
-		{"text alone", openssl, 0, "not PEM"},
-		{"too many", strings.Repeat(a, maxBundle+1), 0, "at most 256"},
+		{"a block without a certificate", a + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0, "not a certificate"},
+		{"a block without its last line", a + strings.Join(body[:3], "\n"), 0, "damaged"},
+		{"a block without its first line", a + strings.Join(body[1:], "\n"), 0, "damaged"},
+		{"a block without its first and last line", a + strings.Join(body[1:3], "\n"), 0, "damaged"},
+		{"a block within a block", body[0] + "\n" + a, 0, "damaged"},
+		{"a last line of another type", strings.Replace(a, "END CERTIFICATE", "END PRIVATE KEY", 1), 0, "damaged"},
+		{"a damaged first line", a + "-----BEGIN CERTIFICATE----\n", 0, "damaged"},
+		{"a first line in a comment", a + "see -----BEGIN CERTIFICATE-----\n", 0, "damaged"},
+		{"invalid characters in a block", strings.Replace(a, body[1], body[1]+"\n!!!!", 1), 0, "damaged"},
+		{"an empty text", "", 0, "not PEM"},
+		{"text without a block", openssl, 0, "not PEM"},
+		{"too many certificates", strings.Repeat(a, maxBundle+1), 0, "at most 256"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got Bundle
@@ -110,7 +111,7 @@ func TestBundle(t *testing.T) {
 			}
 			single, err := ParseCertificate(c.text)
 			if (err == nil) != (c.count == 1) || err == nil && single.PEM() != got.PEM() {
-				t.Errorf("parsed as one certificate: %v", err)
+				t.Errorf("ParseCertificate: %v", err)
 			}
 		})
 	}
@@ -148,11 +149,11 @@ func TestRoots(t *testing.T) {
 		{"a root that may sign leaves only", issue(t, "own", nil, func(c *x509.Certificate) { c.MaxPathLenZero = true }), ""},
 		{"a root without key usage", issue(t, "own", nil, func(c *x509.Certificate) { c.KeyUsage = 0 }), ""},
 		{"an intermediate", issue(t, "between", &root, nil), `"CN=between" is an intermediate, signed by "CN=root"`},
-		{"one with the name of its issuer", issue(t, "root", &impostor, nil), "is not signed with its own key"},
-		{"no authority", issue(t, "own", nil, func(c *x509.Certificate) { c.IsCA = false }), "is not a CA"},
-		{"an authority that may not sign", issue(t, "own", nil, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign }), "may not sign certificates"},
-		{"one without a name", issue(t, "", nil, nil), "has no name"},
-		{"another's key", CertKey{Cert: issue(t, "own", nil, nil).Cert, Key: root.Key}, "does not belong to the certificate"},
+		{"a certificate with the name of its issuer", issue(t, "root", &impostor, nil), "is not signed with its own key"},
+		{"a certificate that is no CA", issue(t, "own", nil, func(c *x509.Certificate) { c.IsCA = false }), "is not a CA"},
+		{"a CA that may not sign", issue(t, "own", nil, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign }), "may not sign certificates"},
+		{"a CA without a name", issue(t, "", nil, nil), "has no name"},
+		{"the key of another CA", CertKey{Cert: issue(t, "own", nil, nil).Cert, Key: root.Key}, "does not belong to the certificate"},
 	} {
 		for _, a := range (&PKI{}).authorities() {
 			for _, at := range []string{"Cluster.spec.pki." + a.name, acceptedPath("Cluster.spec.pki", a.name, 0)} {
@@ -164,8 +165,8 @@ func TestRoots(t *testing.T) {
 				says := c.says
 				if strings.Contains(at, "accepted") {
 					*fields[a.name], *accepted[a.name] = root, []Certificate{c.pair.Cert}
-					if c.name == "another's key" {
-						says = "" // without a key
+					if c.name == "the key of another CA" {
+						says = "" // an accepted CA has no key
 					}
 				} else {
 					*fields[a.name] = c.pair
@@ -187,9 +188,8 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// TestPurposes checks each root as each CA of the cluster: as the CA that signs, and as an accepted
-// CA. The configuration must be rejected if and only if clients would reject the certificates that
-// the root signs as this CA.
+// TestPurposes checks each root as each CA of the cluster. The check must reject a root if and only
+// if clients would reject the certificates that the root signs as this CA.
 func TestPurposes(t *testing.T) {
 	const ofServers, ofClients, names = "may not sign certificates of servers", "may not sign certificates of clients", "(name constraints)"
 	usages := func(all ...x509.ExtKeyUsage) func(*x509.Certificate) {
@@ -204,23 +204,23 @@ func TestPurposes(t *testing.T) {
 		client string // the message if the root signs for clients only
 	}{
 		{"a root", nil, "", ""},
-		{"of servers and clients", usages(x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth), "", ""},
-		{"of all purposes", usages(x509.ExtKeyUsageAny), "", ""},
-		{"of clients", usages(x509.ExtKeyUsageClientAuth), ofServers, ""},
-		{"of servers", usages(x509.ExtKeyUsageServerAuth), ofClients, ofClients},
-		{"of code", usages(x509.ExtKeyUsageCodeSigning), ofServers, ofClients},
-		{"of an unknown purpose", func(c *x509.Certificate) { c.UnknownExtKeyUsage = []asn1.ObjectIdentifier{{1, 3, 9999}} }, ofServers, ofClients},
-		{"of an unknown purpose and clients", func(c *x509.Certificate) {
+		{"a root for servers and clients", usages(x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth), "", ""},
+		{"a root for all purposes", usages(x509.ExtKeyUsageAny), "", ""},
+		{"a root for clients", usages(x509.ExtKeyUsageClientAuth), ofServers, ""},
+		{"a root for servers", usages(x509.ExtKeyUsageServerAuth), ofClients, ofClients},
+		{"a root for code signing", usages(x509.ExtKeyUsageCodeSigning), ofServers, ofClients},
+		{"a root for an unknown purpose", func(c *x509.Certificate) { c.UnknownExtKeyUsage = []asn1.ObjectIdentifier{{1, 3, 9999}} }, ofServers, ofClients},
+		{"a root for an unknown purpose and clients", func(c *x509.Certificate) {
 			c.ExtKeyUsage, c.UnknownExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, []asn1.ObjectIdentifier{{1, 3, 9999}}
 		}, ofServers, ""},
-		{"without intermediates", func(c *x509.Certificate) { c.MaxPathLenZero = true }, "", ""},
-		{"of a domain", func(c *x509.Certificate) { c.PermittedDNSDomains = []string{".corp.example"} }, names, names},
-		{"of a domain, critical", func(c *x509.Certificate) {
+		{"a root without intermediates", func(c *x509.Certificate) { c.MaxPathLenZero = true }, "", ""},
+		{"a root for the names of a domain", func(c *x509.Certificate) { c.PermittedDNSDomains = []string{".corp.example"} }, names, names},
+		{"a root for the names of a domain, critical", func(c *x509.Certificate) {
 			c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{".corp.example"}, true
 		}, names, names},
-		{"not of a domain", func(c *x509.Certificate) { c.ExcludedDNSDomains = []string{"cluster.local"} }, names, names},
-		{"of a network", func(c *x509.Certificate) { c.PermittedIPRanges = []*net.IPNet{network} }, names, names},
-		{"of identifiers", func(c *x509.Certificate) { c.PermittedURIDomains = []string{"corp.example"} }, names, names},
+		{"a root for all names except those of a domain", func(c *x509.Certificate) { c.ExcludedDNSDomains = []string{"cluster.local"} }, names, names},
+		{"a root for the addresses of a network", func(c *x509.Certificate) { c.PermittedIPRanges = []*net.IPNet{network} }, names, names},
+		{"a root for the URIs of a domain", func(c *x509.Certificate) { c.PermittedURIDomains = []string{"corp.example"} }, names, names},
 	} {
 		root := issue(t, "own", nil, c.change)
 		for _, a := range (&PKI{}).authorities() {
@@ -242,7 +242,7 @@ func TestPurposes(t *testing.T) {
 				verified = verified && verifies(t, root, p.usage)
 			}
 			if verified != (want == "") {
-				t.Errorf("%s, as %s: clients accept its certificates: %t", c.name, a.name, verified)
+				t.Errorf("%s, as %s: clients accept the certificates of this root: %t", c.name, a.name, verified)
 			}
 		}
 	}

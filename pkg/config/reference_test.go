@@ -83,7 +83,7 @@ func judgeComment(comment string, f reflect.StructField, v reflect.Value) string
 		if f.Type == reflect.TypeFor[Certificate]() || f.Type == reflect.TypeFor[PrivateKey]() || f.Type == reflect.TypeFor[EncryptionKey]() {
 			return "" // depends on the role
 		}
-		return "the comment says required, the field is not"
+		return "the comment says that the field is required, but the field is optional"
 	case !required && !hasDefault:
 		return "the comment does not end with: Default: …"
 	case required || isEmpty(v) && v.Kind() != reflect.Bool:
@@ -128,7 +128,7 @@ func flow(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// TestReferenceIsStable parses the reference, prints it, and parses it again.
+// TestReferenceIsStable checks that the reference has the same value after Marshal and Parse.
 func TestReferenceIsStable(t *testing.T) {
 	c := example(t)
 	printed := Marshal(c)

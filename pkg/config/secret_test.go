@@ -11,7 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestSecretsStaySecret prints a configuration in all possible ways and searches for its secrets.
+// TestSecretsStaySecret checks that no output of a configuration contains a secret, except that of
+// Marshal.
 func TestSecretsStaySecret(t *testing.T) {
 	c := example(t)
 	pki := c.Cluster.Spec.PKI
@@ -54,7 +55,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	}
 	for _, how := range []string{"JSON", "YAML", "MarshalRedacted", "log"} {
 		if !strings.Contains(printed[how], Redacted) {
-			t.Errorf("%s does not say that something was taken out:\n%s", how, printed[how])
+			t.Errorf("%s does not show that a secret was redacted:\n%s", how, printed[how])
 		}
 	}
 	for _, secret := range secrets {
@@ -92,9 +93,9 @@ func TestEncryptionKey(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	if a, b := NewEncryptionKey(raw), NewEncryptionKey([32]byte{1, 2, 4}); a.Name() != NewEncryptionKey(raw).Name() || a.Name() == b.Name() || len(a.Name()) != 8 || (EncryptionKey{}).Name() != "" {
-		t.Errorf("names %q and %q, and %q of none", a.Name(), b.Name(), (EncryptionKey{}).Name())
+		t.Errorf("names %q and %q of two keys, name %q of an empty key", a.Name(), b.Name(), (EncryptionKey{}).Name())
 	}
 	if (EncryptionKey{}).Bytes() != nil || (PrivateKey{}).Signer() != nil {
-		t.Error("a key that is not there has bytes")
+		t.Error("an empty EncryptionKey has bytes, or an empty PrivateKey has a signer")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"filippo.io/age"
 )
 
-// TestRecipients checks that keys of both types are accepted, but not mixed, and not more than the
-// maximum.
+// TestRecipients checks that a list of X25519 keys and a list of hybrid keys are valid. A list with
+// both types, an empty list, and a list that is too long are invalid.
 func TestRecipients(t *testing.T) {
 	var usual, quantum []Recipient
 	for range maxRecipients + 1 {
@@ -24,13 +24,13 @@ func TestRecipients(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		recipients []Recipient
-		want       string // empty: no problem
+		want       string // empty if the list is valid
 	}{
-		"none":    {nil, "snapshots would be uploaded without encryption"},
-		"usual":   {usual[:maxRecipients], ""},
-		"quantum": {quantum, ""},
-		"mixed":   {[]Recipient{quantum[0], usual[0]}, "recipients[1]: has another type than the first key"},
-		"many":    {usual, fmt.Sprintf("recipients: %d recipients; expected at most %d", maxRecipients+1, maxRecipients)},
+		"none":       {nil, "snapshots would be uploaded without encryption"},
+		"X25519":     {usual[:maxRecipients], ""},
+		"hybrid":     {quantum, ""},
+		"both types": {[]Recipient{quantum[0], usual[0]}, "recipients[1]: has another type than the first key"},
+		"too many":   {usual, fmt.Sprintf("recipients: %d recipients; expected at most %d", maxRecipients+1, maxRecipients)},
 	} {
 		cfg := example(t)
 		cluster := *cfg.Cluster

@@ -18,7 +18,7 @@ func TestUnits(t *testing.T) {
 	tests := []struct {
 		text    string
 		into    unit
-		printed string // empty: an error
+		printed string // empty if the text is invalid
 	}{
 		{"0KiB", new(Bytes), "0KiB"}, {"0GiB", new(Bytes), "0KiB"}, {"1KiB", new(Bytes), "1KiB"}, {"1024KiB", new(Bytes), "1MiB"},
 		{"1536MiB", new(Bytes), "1536MiB"}, {"3TiB", new(Bytes), "3TiB"}, {"8388607TiB", new(Bytes), "8388607TiB"},

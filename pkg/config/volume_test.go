@@ -33,7 +33,7 @@ func TestVolumes(t *testing.T) {
 		t.Fatalf("%+v", before.Volumes)
 	}
 	if again, problems := Parse("", Marshal(before)); len(problems) > 0 || !Equal(before, again) {
-		t.Errorf("printed and parsed: %v, %v", problems, Changes(before, again))
+		t.Errorf("Marshal and Parse change the configuration: %v, %v", problems, Changes(before, again))
 	}
 	merged, err := Merge([]byte(volumeDocuments), []byte("kind: Volume\nmetadata: {name: fast}\nspec: {size: 3GiB}\n---\nkind: Volume\nmetadata: {name: logs}\nspec: null\n"))
 	check(t, err)
@@ -52,7 +52,7 @@ func TestVolumes(t *testing.T) {
 	back, err := Merge([]byte(volumeDocuments), patch)
 	check(t, err)
 	if last, problems := Parse("", back); len(problems) > 0 || !Equal(last, after) {
-		t.Errorf("the patch between them gives another configuration: %v\n%s", problems, patch)
+		t.Errorf("Merge with the patch of Diff gives another configuration: %v\n%s", problems, patch)
 	}
 }
 

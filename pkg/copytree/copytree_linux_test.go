@@ -124,7 +124,7 @@ func testDirs(t *testing.T) (from, to string) {
 	return from, to
 }
 
-// same compares both directories.
+// same fails the test unless all properties of all files in the directories from and to are equal.
 func same(t *testing.T, from, to string) {
 	t.Helper()
 	want, got := strings.Split(describe(t, from), "\n"), strings.Split(describe(t, to), "\n")
@@ -208,7 +208,7 @@ func TestCopyAsRootOnly(t *testing.T) {
 	}
 }
 
-// TestStop checks that a canceled copy ends before the next file.
+// TestStop checks that Copy with a canceled context creates no file.
 func TestStop(t *testing.T) {
 	from, to := testDirs(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -221,8 +221,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestRefused checks that a copy ends when a file cannot be copied, and that the error names the
-// file.
+// TestRefused checks that Copy ends at the first file that it cannot create, and that the error
+// names the file.
 func TestRefused(t *testing.T) {
 	from, to := testDirs(t)
 	if err := os.Mkdir(filepath.Join(to, "pipe"), 0o700); err != nil {
@@ -233,8 +233,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDeep checks that nested directories are copied up to a maximum depth, even if their path is
-// longer than the kernel permits, and that no descriptor stays open.
+// TestDeep checks that Copy copies nested directories up to a maximum depth, even if their path is
+// longer than the kernel permits. Copy must leave no descriptor open.
 func TestDeep(t *testing.T) {
 	for depth, fits := range map[int]bool{maxDepth: true, maxDepth + 2: false} {
 		from, to := t.TempDir(), t.TempDir()
@@ -245,10 +245,10 @@ func TestDeep(t *testing.T) {
 		}
 		before := descriptors(t)
 		if err := Copy(t.Context(), from, to); (err == nil) != fits || err != nil && !strings.Contains(err.Error(), "directories") {
-			t.Errorf("%d deep: %v", depth, err)
+			t.Errorf("directories nested %d deep: %v", depth, err)
 		}
 		if after := descriptors(t); after > before {
-			t.Errorf("%d descriptors, before %d", after, before)
+			t.Errorf("%d open descriptors, before the copy %d", after, before)
 		}
 		if err := errors.Join(os.RemoveAll(from), os.RemoveAll(to)); err != nil {
 			t.Fatal(err)
@@ -316,9 +316,9 @@ func inodes(t *testing.T, in *os.File, letter string, files int) []uint64 {
 	return all
 }
 
-// TestLinks checks that hard links are preserved in the same directory and in distant directories
-// at any depth. The memory must not grow with the depth of each file. After the copy of the last
-// name of a file, no memory and no descriptor is left for it.
+// TestLinks checks that Copy preserves hard links in the same directory and between directories at
+// any depth. The memory must not grow with the depth of each file. After the copy of the last name
+// of a file, Copy must hold no memory and no descriptor for the file.
 func TestLinks(t *testing.T) {
 	const files = 200
 	for _, c := range []struct {
@@ -352,7 +352,7 @@ func TestLinks(t *testing.T) {
 			t.Errorf("after the copy, %d files and %d names are still pending", len(work.first), work.pending)
 		}
 		if after := descriptors(t); after > before {
-			t.Errorf("%d descriptors, before %d", after, before)
+			t.Errorf("%d open descriptors, before the copy %d", after, before)
 		}
 		if a, b := inodes(t, descend(t, to, c.one, maxDepth), "f", files), inodes(t, descend(t, to, c.other, maxDepth), "g", files); !slices.Equal(a, b) {
 			t.Errorf("%v\n%v", a, b)
@@ -363,20 +363,19 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestTooManyLinks checks the limit for files with names that are not copied yet, and for the
-// directories above these files. Files with all names copied are not counted.
+// TestTooManyLinks checks the limit for the number of files with names that are not copied yet,
+// plus the directories above these files. A file does not count after all its names are copied.
 func TestTooManyLinks(t *testing.T) {
 	for _, c := range []struct {
-		what   string
-		deep   int  // depth of the directories
-		inside bool // all names are in the copied directory
-		most   int
-		fits   bool
+		what string
+		deep int // depth of the directories
+		most int
+		fits bool
 	}{
-		{"nine files and the root", 0, false, 10, true},
-		{"one less", 0, false, 9, false},
-		{"and three directories", 3, false, 13, true},
-		{"one less", 3, false, 12, false},
+		{"nine files and the root", 0, 10, true},
+		{"nine files and the root, one too many", 0, 9, false},
+		{"nine files, the root and three directories", 3, 13, true},
+		{"nine files, the root and three directories, one too many", 3, 12, false},
 	} {
 		from, to, outside := t.TempDir(), t.TempDir(), t.TempDir()
 		linksAt(t, 9, chain(t, from, "n", c.deep), chain(t, outside, "n", 0))
@@ -384,11 +383,11 @@ func TestTooManyLinks(t *testing.T) {
 		work.limit = c.most
 		err := work.tree(from, to)
 		if (err == nil) != c.fits || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("exceed %d; remove hard links", c.most)) {
-			t.Errorf("%s, %d: %v", c.what, c.most, err)
+			t.Errorf("%s, limit %d: %v", c.what, c.most, err)
 		}
 	}
 	from, to := t.TempDir(), t.TempDir()
-	for i := range 9 { // a pair in each
+	for i := range 9 { // each directory has both names of a file
 		in := chain(t, from, fmt.Sprint(i), 1)
 		linksAt(t, 1, in, in)
 	}
@@ -448,6 +447,6 @@ func TestIdle(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	if after := look(); !maps.Equal(after, before) {
-		t.Errorf("this thread: %v, before: %v", after, before)
+		t.Errorf("priority of the other thread: %v, before Idle: %v", after, before)
 	}
 }

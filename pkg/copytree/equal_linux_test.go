@@ -45,18 +45,18 @@ func TestEqual(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Equal(t.Context(), from, elsewhere); err != nil {
-		t.Fatalf("a copy: %v", err)
+		t.Fatalf("a directory and its copy: %v", err)
 	}
 	for name, c := range map[string]struct {
 		change func(at func(string) string) error
 		want   string
 	}{
-		"one byte":    {func(at func(string) string) error { return flip(at("d/file")) }, "d/e/hard"},
-		"a mode":      {func(at func(string) string) error { return os.Chmod(at("empty"), 0o644) }, "empty"},
-		"a size":      {func(at func(string) string) error { return os.WriteFile(at("empty"), []byte("x"), 0o600) }, "empty"},
-		"a time":      {func(at func(string) string) error { return os.Chtimes(at("empty"), time.Unix(1, 0), time.Unix(1, 0)) }, "empty"},
-		"a name":      {func(at func(string) string) error { return os.Rename(at("pipe"), at("pope")) }, "differs"},
-		"a file less": {func(at func(string) string) error { return os.Remove(at("d/e/hard")) }, "d/e"},
+		"one byte":       {func(at func(string) string) error { return flip(at("d/file")) }, "d/e/hard"},
+		"a mode":         {func(at func(string) string) error { return os.Chmod(at("empty"), 0o644) }, "empty"},
+		"a size":         {func(at func(string) string) error { return os.WriteFile(at("empty"), []byte("x"), 0o600) }, "empty"},
+		"a time":         {func(at func(string) string) error { return os.Chtimes(at("empty"), time.Unix(1, 0), time.Unix(1, 0)) }, "empty"},
+		"a name":         {func(at func(string) string) error { return os.Rename(at("pipe"), at("pope")) }, "differs"},
+		"a missing file": {func(at func(string) string) error { return os.Remove(at("d/e/hard")) }, "d/e"},
 		"a link": {func(at func(string) string) error {
 			return errors.Join(os.Remove(at("link")), os.Symlink("d", at("link")), os.Chtimes(at("d"), time.Unix(1, 0), time.Unix(1, 0)))
 		}, "d"},
@@ -78,11 +78,11 @@ func TestEqual(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	if err := Equal(stopped, from, elsewhere); !errors.Is(err, context.Canceled) {
-		t.Errorf("stopped: %v", err)
+		t.Errorf("Equal with a canceled context: %v", err)
 	}
 }
 
-// flip changes a byte of a file and keeps its time.
+// flip changes a byte of a file and preserves its modification time.
 func flip(name string) error {
 	info, err := os.Stat(name)
 	if err != nil {

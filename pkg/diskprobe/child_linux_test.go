@@ -33,11 +33,12 @@ import (
 )
 
 const (
-	role     = "DISKPROBE_TEST_ROLE" // selects an action in place of the examination
+	role     = "DISKPROBE_TEST_ROLE" // environment variable that selects an action of TestMain
 	stranger = 65534                 // user ID of the process
 )
 
-// TestMain runs the examining process if the environment selects it, otherwise the tests.
+// TestMain runs the action that the environment variable role selects: the examining process, or a
+// process that misbehaves. Without this variable, it runs the tests.
 func TestMain(m *testing.M) {
 	// The process changes its user itself: the test binary is in a directory that only root can
 	// read.
@@ -96,7 +97,8 @@ func TestMain(m *testing.M) {
 	os.Exit(2)
 }
 
-// start runs the examining process for a disk, as machined does, and returns its result.
+// start runs the examining process for a disk, as machined does, and returns its result. The
+// parameter what selects the action of the process (TestMain).
 func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (Result, error) {
 	t.Helper()
 	q := Request{Disk: d.Path, File: f}
@@ -139,8 +141,8 @@ func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (R
 	return decode(said, d, f)
 }
 
-// diskFileOf makes a file of 64 MiB as a disk, with a GPT of two partitions. The first has the
-// superblock of an ext4.
+// diskFileOf makes a file of 64 MiB as a disk, with a GPT of two partitions. The first partition
+// has the superblock of an ext4 file system.
 func diskFileOf(t *testing.T) Device {
 	t.Helper()
 	const size = 64 << 20
@@ -204,7 +206,7 @@ func TestExamination(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := start(t, t.Context(), "examine", member, nil); err != nil || a.Table != "gpt" || a.Whole.Kind != "Intel RAID member" {
-		t.Errorf("a member of a RAID array that has a table: %+v, %v", a, err)
+		t.Errorf("a member of a RAID array with a partition table: %+v, %v", a, err)
 	}
 	blank := filepath.Join(t.TempDir(), "blank")
 	if err := errors.Join(os.WriteFile(blank, nil, 0o600), os.Truncate(blank, 32<<20)); err != nil {
@@ -277,7 +279,8 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// lookAround tries operations that no examination needs.
+// lookAround tries operations that no examination needs. It returns an error if the kernel permits
+// one of them.
 func lookAround() error {
 	if os.Getuid() == 0 {
 		return errors.New("the process runs as root")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestList checks how disks, drives and partitions are read from sysfs.
+// TestList checks how List reads disks, drives and partitions from sysfs.
 func TestList(t *testing.T) {
 	sys := t.TempDir()
 	write := func(files map[string]string) {
@@ -45,7 +45,7 @@ func TestList(t *testing.T) {
 	for name, text := range map[string]string{"sda/diskseq": "8", "sda/size": "2097153", "sda/ro": "1", "sda/sda2/size": "101"} {
 		write(map[string]string{name: text})
 		if now, err := List(sys); err != nil || now[0].Identity == a.Identity {
-			t.Errorf("another %s is the same disk (%v)", name, err)
+			t.Errorf("after a change of %s, the disk has the same Identity (%v)", name, err)
 		} else {
 			a = now[0]
 		}

@@ -35,15 +35,15 @@ func TestOneBadDisk(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		for name, bad := range map[string]Run{
-			"it never returns": func(context.Context, Device, *File) (Result, error) { <-release; return Result{}, nil },
-			"it ends when it is told": func(ctx context.Context, _ Device, _ *File) (Result, error) {
+			"an examination never returns": func(context.Context, Device, *File) (Result, error) { <-release; return Result{}, nil },
+			"an examination ends at the deadline": func(ctx context.Context, _ Device, _ *File) (Result, error) {
 				<-ctx.Done()
 				return Result{}, errors.New("killed")
 			},
-			"it fails": func(context.Context, Device, *File) (Result, error) {
+			"an examination fails": func(context.Context, Device, *File) (Result, error) {
 				return Result{}, errors.New("no answer within its memory")
 			},
-			"it panics": func(context.Context, Device, *File) (Result, error) { panic("no answer within reason") },
+			"an examination panics": func(context.Context, Device, *File) (Result, error) { panic("no answer within reason") },
 		} {
 			p := New(func(ctx context.Context, d Device, f *File) (Result, error) {
 				if d.Name == "bad" {
@@ -107,7 +107,7 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("the next examination is at %v (%v)", next, waits)
 	}
 	if _, err := p.File(t.Context(), bad, File{Kind: "vfat", Name: "machine.yaml"}); err == nil || asked["bad"] != 1 {
-		t.Errorf("error of a file during the delay: %v", err)
+		t.Errorf("error of File during the delay: %v", err)
 	}
 	now = now.Add(minBackoff)
 	look(Cached, 2)
@@ -229,7 +229,7 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// TestDecode checks that a result is rejected if no examination can return it.
+// TestDecode checks that decode rejects a result that no examination can return.
 func TestDecode(t *testing.T) {
 	d := device("sdb")
 	const good = `{"disk":"/dev/sdb","size":1073741824,"table":"gpt","whole":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"},` +
@@ -249,27 +249,27 @@ func TestDecode(t *testing.T) {
 		text string
 		file *File
 	}{
-		"nothing":                       {"", nil},
-		"no JSON":                       {"\x7fELF", nil},
-		"half of one":                   {good[:len(good)/2], nil},
-		"two":                           {good + good, nil},
-		"null":                          {"null", nil},
-		"an unknown field":              {change(`"table"`, `"own":true,"table"`), nil},
-		"another disk":                  {change("/dev/sdb", "/dev/sda"), nil},
-		"another size":                  {change("1073741824", "1073741825"), nil},
-		"a blank disk with parts":       {change(`"table":"gpt"`, `"table":""`), nil},
-		"an escape sequence":            {change(`"label":"a"`, `"label":"\u001b[2J"`), nil},
-		"a line break in the table":     {change(`"gpt"`, `"MBR\n"`), nil},
-		"a long label":                  {change(`"label":"a"`, `"label":"`+strings.Repeat("a", maxLabel+1)+`"`), nil},
-		"partition 0":                   {change(`"entries":[{"number":1`, `"entries":[{"number":0`), nil},
-		"partition 129":                 {change(`"entries":[{"number":1`, `"entries":[{"number":129`), nil},
-		"behind the end":                {change(`"start":1048576`, `"start":1073741824`), nil},
-		"longer than numbers go":        {change(`"size":1048576}`, `"size":18446744073709551615}`), nil},
-		"empty partition":               {change(`"size":1048576}`, `"size":0}`), nil},
-		"the same content twice":        {change(`}}]}`, `}},{"number":1,"content":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"}}]}`), nil},
-		"a file that was not requested": {change(`"table"`, `"text":"AAAA","table"`), nil},
-		"a file that is too long":       {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
-		"too much":                      {good + strings.Repeat(" ", MaxResult), nil},
+		"an empty text":                   {"", nil},
+		"no JSON":                         {"\x7fELF", nil},
+		"half of a result":                {good[:len(good)/2], nil},
+		"two results":                     {good + good, nil},
+		"null":                            {"null", nil},
+		"an unknown field":                {change(`"table"`, `"own":true,"table"`), nil},
+		"another disk":                    {change("/dev/sdb", "/dev/sda"), nil},
+		"another size":                    {change("1073741824", "1073741825"), nil},
+		"a blank disk with partitions":    {change(`"table":"gpt"`, `"table":""`), nil},
+		"an escape sequence":              {change(`"label":"a"`, `"label":"\u001b[2J"`), nil},
+		"a line break in the table":       {change(`"gpt"`, `"MBR\n"`), nil},
+		"a long label":                    {change(`"label":"a"`, `"label":"`+strings.Repeat("a", maxLabel+1)+`"`), nil},
+		"partition 0":                     {change(`"entries":[{"number":1`, `"entries":[{"number":0`), nil},
+		"partition 129":                   {change(`"entries":[{"number":1`, `"entries":[{"number":129`), nil},
+		"a partition behind the end":      {change(`"start":1048576`, `"start":1073741824`), nil},
+		"a partition whose end overflows": {change(`"size":1048576}`, `"size":18446744073709551615}`), nil},
+		"empty partition":                 {change(`"size":1048576}`, `"size":0}`), nil},
+		"the same content twice":          {change(`}}]}`, `}},{"number":1,"content":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"}}]}`), nil},
+		"a file that was not requested":   {change(`"table"`, `"text":"AAAA","table"`), nil},
+		"a file that is too long":         {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
+		"a result that is too long":       {good + strings.Repeat(" ", MaxResult), nil},
 	} {
 		if a, err := decode([]byte(c.text), d, c.file); !errors.Is(err, errInvalid) {
 			t.Errorf("%s was accepted: %+v, %v", name, a, err)
@@ -280,7 +280,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzAnswer tests the decoder of results, because the author of a disk can control its result.
+// FuzzAnswer checks that decode accepts no partition outside the disk, and no content on a blank
+// disk. The author of a disk can control the result of its examination.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":""}`))
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":"gpt","entries":[{"number":1,"start":1,"size":1}],"contents":[{"number":1}]}`))
@@ -362,7 +363,7 @@ func TestPanics(t *testing.T) {
 		}
 	}
 	if seen < 2 {
-		t.Errorf("the clock was read %d times", seen)
+		t.Errorf("only %d readings of the clock panicked", seen)
 	}
 	// The caller's context has ended, and the callback panics.
 	release := make(chan struct{})
@@ -370,7 +371,7 @@ func TestPanics(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if r := p.All(ctx, []Device{d}, Fresh)[0]; !errors.Is(r.Err, ErrSkipped) {
-		t.Errorf("a caller with an ended context: %v", r.Err)
+		t.Errorf("All with a canceled context: %v", r.Err)
 	}
 	close(release)
 	if e := <-recorded; e.Value != "no listener" {

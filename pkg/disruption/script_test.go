@@ -11,32 +11,55 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). The machine that is asked is m, or a member
-// of the control plane.
+// TestScripts runs testdata/*.txt (package scripttest). The decisions of a script are about one
+// machine, the local machine: the first machine of the command planes, or the worker of the command
+// "as".
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *cluster { return &cluster{t: t} }, scripttest.Commands[*cluster]{
-		"planes":   (*cluster).planes,   // planes v1.36.3 a b c: the first is asked
-		"worker":   (*cluster).worker,   // worker w v1.36.3: adds a worker
-		"as":       (*cluster).as,       // as w: a worker is asked
-		"alone":    (*cluster).alone,    // alone: the configuration names no other machine
-		"down":     (*cluster).down,     // down b: its etcd and its API server do not answer
-		"unready":  (*cluster).unready,  // unready b: its API server is not ready
-		"learner":  (*cluster).learner,  // learner b: it has no vote
-		"left":     (*cluster).left,     // left a: it is no member of etcd
-		"stopped":  (*cluster).stopped,  // stopped: etcd does not run on the machine
-		"mute":     (*cluster).mute,     // mute: etcd runs and does not answer
-		"version":  (*cluster).version,  // version 10.0.0.12 v1.35.1 [emulates v1.34]
-		"unknown":  (*cluster).unknown,  // unknown [10.0.0.12]: all versions, or of a server
-		"cut":      (*cluster).cut,      // cut: etcd has a leader, and the machine reaches no other
-		"turn":     (*cluster).turn,     // turn b upgrade [-30m]: b has the turn [since]
-		"level":    (*cluster).setLevel, // level 1.36|unknown: of the cluster; it is checked, too
-		"finalize": (*cluster).finalize, // finalize: may the API server restart at a new level?
-		"upgrade":  (*cluster).upgrade,  // upgrade [v1.37.2]: is it permitted?
-		"rollback": (*cluster).rollback, // rollback [v1.35.1|unnamed]
-		"reboot":   (*cluster).reboot,   // reboot
-		"shutdown": (*cluster).shutdown, // shutdown
-		"reset":    (*cluster).reset,    // reset [data]
-		"behind":   (*cluster).behind,   // behind: the warning of health
+		// planes v1.36.3 a b c: control-plane machines; a is the local machine
+		"planes": (*cluster).planes,
+		// worker w v1.36.3: adds a worker
+		"worker": (*cluster).worker,
+		// as w: the worker w is the local machine
+		"as": (*cluster).as,
+		// alone: the configuration names no other machine
+		"alone": (*cluster).alone,
+		// down b: etcd and the API server on b do not answer
+		"down": (*cluster).down,
+		// unready b: the API server on b is not ready
+		"unready": (*cluster).unready,
+		// learner b: b has no vote in etcd
+		"learner": (*cluster).learner,
+		// left a: a is no longer a member of etcd
+		"left": (*cluster).left,
+		// stopped: etcd does not run on the local machine
+		"stopped": (*cluster).stopped,
+		// mute: etcd runs on the local machine, but does not answer
+		"mute": (*cluster).mute,
+		// version 10.0.0.12 v1.35.1 [emulates v1.34]: the version of an API server
+		"version": (*cluster).version,
+		// unknown [10.0.0.12]: the versions of all API servers, or of one, are unknown
+		"unknown": (*cluster).unknown,
+		// cut: etcd has a leader, and the local machine reaches no other member
+		"cut": (*cluster).cut,
+		// turn b upgrade [-30m]: b has the turn for an upgrade, since now or 30 minutes ago
+		"turn": (*cluster).turn,
+		// level 1.36|unknown: the level of the cluster; later decisions check it, too
+		"level": (*cluster).setLevel,
+		// finalize: prints whether the API server may restart at a new level
+		"finalize": (*cluster).finalize,
+		// upgrade [v1.37.2]: prints whether an upgrade is permitted
+		"upgrade": (*cluster).upgrade,
+		// rollback [v1.35.1|unnamed]: prints whether a rollback is permitted
+		"rollback": (*cluster).rollback,
+		// reboot: prints whether a reboot is permitted
+		"reboot": (*cluster).reboot,
+		// shutdown: prints whether a shutdown is permitted
+		"shutdown": (*cluster).shutdown,
+		// reset [data]: prints whether a reset is permitted
+		"reset": (*cluster).reset,
+		// behind: prints the warning about old versions
+		"behind": (*cluster).behind,
 	})
 }
 
@@ -46,7 +69,7 @@ type cluster struct {
 	machine Machine
 	control ControlPlane
 	seen    Versions
-	level   *Level // nil: not checked
+	level   *Level // nil if decisions do not check the level
 }
 
 func (c *cluster) planes(args []string) string {

@@ -48,7 +48,8 @@ type site struct {
 	config Config
 }
 
-// newSite starts a proxy, with or without TLS, which connects every name to a server.
+// newSite starts a proxy, with TLS if secure is true. Whatever name a client requests, the proxy
+// connects the client to the server that is given by the parameter to.
 func newSite(t *testing.T, secure bool, to *httptest.Server) site {
 	t.Helper()
 	p := &egresstest.Proxy{Username: user, Password: password, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -75,7 +76,7 @@ func hello(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "hello from "+r.Host)
 }
 
-// TestProxyFor checks which hosts are reached directly.
+// TestProxyFor checks which servers the machine reaches directly, without the proxy.
 func TestProxyFor(t *testing.T) {
 	c := Config{Proxy: "http://proxy.example.com:3128", NoProxy: "10.96.0.0/12,fd00:1::/64,.svc,cluster.local,10.0.0.7,2001:db8::7,example.net:8443"}
 	for target, direct := range map[string]bool{
@@ -178,8 +179,8 @@ func TestDial(t *testing.T) {
 			change func(*Config)
 			want   string
 		}{
-			"another password": {func(c *Config) { c.Proxy = strings.Replace(c.Proxy, "p%40ss", "hunter2", 1) }, "it answers 407 Proxy Authentication Required"},
-			"no proxy there":   {func(c *Config) { c.Proxy = "http://" + user + ":hunter2@127.0.0.1:1" }, "connection refused"},
+			"another password":         {func(c *Config) { c.Proxy = strings.Replace(c.Proxy, "p%40ss", "hunter2", 1) }, "it answers 407 Proxy Authentication Required"},
+			"no proxy at this address": {func(c *Config) { c.Proxy = "http://" + user + ":hunter2@127.0.0.1:1" }, "connection refused"},
 		} {
 			bad := s.config
 			c.change(&bad)
@@ -192,7 +193,7 @@ func TestDial(t *testing.T) {
 }
 
 // TestDialEnds checks that the context ends the wait for a proxy that does not answer, and that
-// endless or early data of a proxy are an error.
+// Dial returns an error if a proxy sends endless or early data.
 func TestDialEnds(t *testing.T) {
 	for what, c := range map[string]struct {
 		answer string
@@ -236,7 +237,8 @@ func TestDialEnds(t *testing.T) {
 	}
 }
 
-// TestRoots checks that public CAs are trusted only on request, and that wrong PEM is an error.
+// TestRoots checks that Roots contains the public CAs only on request, and that invalid PEM is an
+// error.
 func TestRoots(t *testing.T) {
 	a, b := start(t, true, http.HandlerFunc(hello)), start(t, true, http.HandlerFunc(hello))
 	for what, c := range map[string]struct {
@@ -245,12 +247,12 @@ func TestRoots(t *testing.T) {
 		public bool
 		want   string
 	}{
-		"nothing":        {want: "no CA is given"},
-		"public":         {public: true},
-		"own":            {own: certificate(a)},
-		"of the site":    {config: Config{CAs: certificate(b)}},
-		"broken":         {own: "x", want: "no certificate"},
-		"broken of site": {config: Config{CAs: "x"}, public: true, want: "the CAs of the site"},
+		"no CA":                  {want: "no CA is given"},
+		"public CAs":             {public: true},
+		"own CA":                 {own: certificate(a)},
+		"CA of the site":         {config: Config{CAs: certificate(b)}},
+		"invalid own CA":         {own: "x", want: "no certificate"},
+		"invalid CA of the site": {config: Config{CAs: "x"}, public: true, want: "the CAs of the site"},
 	} {
 		if pool, err := c.config.Roots(c.own, c.public); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || err == nil && pool == nil {
 			t.Errorf("%s: %v, %v", what, pool, err)
@@ -274,7 +276,8 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// TestPasswordStaysSecret prints a configuration in all possible ways.
+// TestPasswordStaysSecret checks that no output of a configuration contains the password of the
+// proxy, except the JSON form.
 func TestPasswordStaysSecret(t *testing.T) {
 	c := Config{Proxy: "http://machines:hunter2@proxy.example.com:3128"}
 	var log strings.Builder
@@ -338,7 +341,7 @@ func TestForwarder(t *testing.T) {
 		target = server.URL
 		client.Transport.(*http.Transport).Proxy = func(*http.Request) (*url.URL, error) { return at, nil }
 		if text, err := get(); !strings.HasPrefix(text, "hello from 127.0.0.1") || err != nil {
-			t.Errorf("directly: %q, %v", text, err)
+			t.Errorf("forwarder without a proxy of the site: %q, %v", text, err)
 		}
 		if got := s.Targets(); len(got) != 1 {
 			t.Errorf("%q", got)

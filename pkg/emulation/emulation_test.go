@@ -192,7 +192,7 @@ func TestProperties(t *testing.T) {
 		}
 		for _, m := range c.Members {
 			if next != c.Level && (m.Kubernetes.OlderThan(next) || m.Problem != "") || !m.Kubernetes.Known() {
-				t.Fatalf("%+v: raised to %v", c, next)
+				t.Fatalf("%+v: the level is raised to %v although a member cannot serve it", c, next)
 			}
 		}
 		if next == c.Level {
@@ -212,11 +212,11 @@ func TestProperties(t *testing.T) {
 		// A second raise changes nothing.
 		c.Level = next
 		if again, no := c.Next(); no == nil && again != next {
-			t.Fatalf("%+v: %v after %v", c, again, next)
+			t.Fatalf("%+v: a second call raises the level to %v, after %v", c, again, next)
 		}
 	}
 	if raised < 500 {
-		t.Errorf("only %d clusters were raised", raised)
+		t.Errorf("the level was raised in only %d clusters", raised)
 	}
 }
 
@@ -257,7 +257,7 @@ func TestHoldEtcd(t *testing.T) {
 		after := test.etcd
 		after.Enabled, after.Target = got == Enable || got == Keep && after.Enabled, test.wanted
 		if got != Keep && HoldEtcd(test.wanted, after) != Keep {
-			t.Errorf("%q, %+v: a second step", test.wanted, test.etcd)
+			t.Errorf("%q, %+v: HoldEtcd returns a second step after the first was performed", test.wanted, test.etcd)
 		}
 	}
 	if EtcdOf(Minor{1, 36}) != "3.6" || EtcdOf(Minor{1, 40}) != "" {

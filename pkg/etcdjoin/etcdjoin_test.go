@@ -23,26 +23,26 @@ func TestNext(t *testing.T) {
 		want      Action
 		why       string
 	}{
-		"alone":                                      {self, nil, nil, Bootstrap, "bootstraps etcd"},
-		"all are empty":                              {self, []PeerAnswer{empty(2), empty(3)}, []PeerAnswer{empty(2), empty(3)}, Bootstrap, "bootstraps etcd"},
-		"all are empty, the first time":              {self, nil, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
-		"one was silent before":                      {self, []PeerAnswer{empty(2), silent(3)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
-		"another list before":                        {self, []PeerAnswer{empty(2)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
-		"one may have data":                          {self, nil, []PeerAnswer{empty(2), silent(3)}, Wait, "10.0.0.3 (no route to host)"},
-		"not the first":                              {second, []PeerAnswer{empty(1)}, []PeerAnswer{empty(1)}, Wait, "first machine"},
-		"joins":                                      {second, nil, []PeerAnswer{serving(1, a)}, Add, "joins through 10.0.0.1"},
-		"joins though another one is silent":         {second, nil, []PeerAnswer{silent(3), serving(1, a, c)}, Add, "joins through 10.0.0.1"},
-		"the first one comes back empty":             {self, nil, []PeerAnswer{serving(2, a, b, c), silent(3)}, Remove, "the member 1"},
-		"one of its address":                         {Self{Name: "new", URL: "https://10.0.0.3:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Remove, "the member 3"},
-		"its name, and it answers":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "unique name"},
-		"its name, and nobody has asked there":       {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Wait, "https://10.0.0.3:2380"},
-		"its name, and it is silent":                 {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{silent(3)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "orlopctl etcd remove"},
-		"its name, silent for the first time":        {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{serving(3, a, b, c)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "unique name"},
-		"two clusters":                               {second, nil, []PeerAnswer{serving(1, a), {From: addr(3), State: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 belong to different clusters (0, 7)"},
-		"added, never started":                       {second, nil, []PeerAnswer{serving(1, a, Member{ID: 9, URLs: b.URLs, Learner: true})}, Remove, "the member 9"},
-		"the only one":                               {self, nil, []PeerAnswer{serving(2, a, Member{ID: 2, Name: "b", URLs: b.URLs, Learner: true})}, Wait, "only etcd member"},
-		"without a quorum":                           {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum, Problem: "1 of 3"}, silent(3)}, Wait, "1 of 3"},
-		"one with a quorum beside one that has none": {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum}, serving(3, b, c)}, Add, "10.0.0.3"},
+		"alone":                                                                    {self, nil, nil, Bootstrap, "bootstraps etcd"},
+		"all peers are empty":                                                      {self, []PeerAnswer{empty(2), empty(3)}, []PeerAnswer{empty(2), empty(3)}, Bootstrap, "bootstraps etcd"},
+		"all peers are empty for the first time":                                   {self, nil, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
+		"a peer was silent in the previous round":                                  {self, []PeerAnswer{empty(2), silent(3)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
+		"other peers answered in the previous round":                               {self, []PeerAnswer{empty(2)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
+		"a silent peer may have data":                                              {self, nil, []PeerAnswer{empty(2), silent(3)}, Wait, "10.0.0.3 (no route to host)"},
+		"this machine is not the first":                                            {second, []PeerAnswer{empty(1)}, []PeerAnswer{empty(1)}, Wait, "first machine"},
+		"joins the cluster":                                                        {second, nil, []PeerAnswer{serving(1, a)}, Add, "joins through 10.0.0.1"},
+		"joins although another peer is silent":                                    {second, nil, []PeerAnswer{silent(3), serving(1, a, c)}, Add, "joins through 10.0.0.1"},
+		"the first machine has lost its data":                                      {self, nil, []PeerAnswer{serving(2, a, b, c), silent(3)}, Remove, "the member 1"},
+		"a member has this machine's address":                                      {Self{Name: "new", URL: "https://10.0.0.3:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Remove, "the member 3"},
+		"a member has this machine's name, and it answers":                         {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "unique name"},
+		"a member has this machine's name, and its address is not among the peers": {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Wait, "https://10.0.0.3:2380"},
+		"a member has this machine's name, and it is silent":                       {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{silent(3)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "orlopctl etcd remove"},
+		"a member has this machine's name, and it is silent for the first time":    {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{serving(3, a, b, c)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "unique name"},
+		"two clusters":                                                             {second, nil, []PeerAnswer{serving(1, a), {From: addr(3), State: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 belong to different clusters (0, 7)"},
+		"this machine was added as a learner, but never started":                   {second, nil, []PeerAnswer{serving(1, a, Member{ID: 9, URLs: b.URLs, Learner: true})}, Remove, "the member 9"},
+		"this machine is the only voter":                                           {self, nil, []PeerAnswer{serving(2, a, Member{ID: 2, Name: "b", URLs: b.URLs, Learner: true})}, Wait, "only etcd member"},
+		"without a quorum":                                                         {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum, Problem: "1 of 3"}, silent(3)}, Wait, "1 of 3"},
+		"a peer with a quorum, and a peer without":                                 {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum}, serving(3, b, c)}, Add, "10.0.0.3"},
 	} {
 		got := Next(tc.self, tc.last, tc.now)
 		if got.Action != tc.want || !strings.Contains(got.Reason, tc.why) {
@@ -79,8 +79,8 @@ func TestMayRemove(t *testing.T) {
 	}
 }
 
-// TestMayRestart checks that a long downtime of a member is rejected if it would end the quorum,
-// and permitted without a quorum or for a single member.
+// TestMayRestart checks that MayRestart rejects a long downtime of a member if the downtime would
+// end the quorum. It permits the downtime if there is no quorum, or only a single member.
 func TestMayRestart(t *testing.T) {
 	for _, c := range []struct {
 		voters, answering int
@@ -91,7 +91,7 @@ func TestMayRestart(t *testing.T) {
 			t.Errorf("%d of %d: %v", c.answering, c.voters, err)
 		}
 		if leaves := MayRemove(c.voters, c.answering, true) == nil; err != nil && leaves != strings.Contains(err.Error(), "reset --wipe all") {
-			t.Errorf("%d of %d: the way out is none: %v", c.answering, c.voters, err)
+			t.Errorf("%d of %d: the error suggests `reset --wipe all` although etcd would reject the removal, or omits this remedy: %v", c.answering, c.voters, err)
 		}
 	}
 }

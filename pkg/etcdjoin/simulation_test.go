@@ -25,7 +25,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d worlds: %d whole, %d without a quorum, %d that lost all data and bootstrapped again", worlds, ended[whole], ended[stuck], ended[bootstrappedAgain])
 	for end, n := range ended {
 		if n == 0 {
-			t.Errorf("no world has ended as number %d: the simulation does not cover this case", end)
+			t.Errorf("no world has the result %d (whole, stuck, bootstrappedAgain), so the simulation does not cover this case", end)
 		}
 	}
 }
@@ -38,12 +38,12 @@ const (
 
 // world has machines, and the clusters of their data.
 type world struct {
-	rand     *rand.Rand
-	machines []*machine
-	founded  int
-	nextID   uint64
-	end      int
-	story    string
+	rand       *rand.Rand
+	machines   []*machine
+	bootstraps int
+	nextID     uint64
+	end        int
+	story      string
 }
 
 type machine struct {
@@ -52,7 +52,7 @@ type machine struct {
 	data  *cluster     // nil without data
 	id    uint64       // member ID in its data
 	asked []PeerAnswer // answers of the current round
-	last  []PeerAnswer
+	last  []PeerAnswer // answers of the previous round
 }
 
 // cluster is an etcd cluster with the members in its log.
@@ -106,7 +106,7 @@ func (w *world) fault() {
 	}
 }
 
-// member returns the machine's member in its cluster, or nil.
+// member returns the member with an ID, or nil if the cluster has no such member.
 func (c *cluster) member(id uint64) *Member {
 	if i := slices.IndexFunc(c.members, func(m Member) bool { return m.ID == id }); i >= 0 {
 		return &c.members[i]
@@ -133,7 +133,8 @@ func (w *world) hasQuorum(c *cluster) bool {
 	return up >= all/2+1
 }
 
-// answer returns the answer of a machine to another machine.
+// answer returns the answer of the machine o to another machine. If lossy is true, the answer can
+// be lost.
 func (w *world) answer(o *machine, lossy bool) PeerAnswer {
 	from := netip.MustParseAddrPort(o.self.URL[len("https://"):]).Addr()
 	switch {
@@ -169,13 +170,13 @@ func (w *world) step(m *machine, lossy bool) error {
 	via := slices.IndexFunc(w.machines, func(o *machine) bool { return PeerURL(decided.Via) == o.self.URL })
 	switch decided.Action {
 	case Bootstrap:
-		w.tell("%s founds", m.self.Name)
+		w.tell("%s bootstraps a cluster", m.self.Name)
 		for _, o := range w.machines {
 			if o.data != nil && w.kept(o) {
 				return fmt.Errorf("%s bootstraps a cluster although %s has data", m.self.Name, o.self.Name)
 			}
 		}
-		w.founded++
+		w.bootstraps++
 		m.id = w.id()
 		m.data = &cluster{[]Member{{ID: m.id, Name: m.self.Name, URLs: []string{m.self.URL}}}}
 	case Remove:
@@ -222,7 +223,7 @@ func (w *world) add(m, via *machine, lossy bool) {
 	id := w.id()
 	c.members = append(c.members, Member{ID: id, URLs: []string{m.self.URL}, Learner: true})
 	if lossy && w.chance(3) {
-		w.tell("%s is added as %d and is not told", m.self.Name, id)
+		w.tell("%s is added as %d, and the answer is lost", m.self.Name, id)
 		return
 	}
 	w.tell("%s is added as %d", m.self.Name, id)
@@ -251,15 +252,15 @@ func (w *world) judge() error {
 		return fmt.Errorf("of %d machines %d are voting members, and %d of them up", len(w.machines), all, up)
 	}
 	w.end = whole
-	if w.founded > 1 {
+	if w.bootstraps > 1 {
 		w.end = bootstrappedAgain
 	}
 	return nil
 }
 
-// excuse returns nil if a machine may stay outside the cluster for ever: the remaining members have
-// no quorum, or the machine's data belongs to a member that was removed in its absence. Otherwise
-// it returns an error.
+// excuse returns nil if a machine may stay outside the cluster for ever: a cluster has no quorum,
+// or the data of a machine belongs to a member that was removed in its absence. Otherwise it
+// returns an error.
 func (w *world) excuse(m *machine) error {
 	for _, o := range w.machines {
 		if o.data != nil && (o.data.member(o.id) == nil || !w.hasQuorum(o.data)) {

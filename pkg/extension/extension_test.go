@@ -85,7 +85,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v", c.want, err)
 		}
 		if _, err := Seal(s, newKey(t)); err == nil {
-			t.Errorf("%s: sealed", c.want)
+			t.Errorf("%s: Seal accepts the invalid statement", c.want)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func trustOf(t *testing.T, threshold int, keys ...bundle.Key) bundle.Trust {
 	return all
 }
 
-// TestVerify checks which signatures count.
+// TestVerify checks which signatures Verify requires.
 func TestVerify(t *testing.T) {
 	one, two, site := newKey(t), newKey(t), newKey(t)
 	release := trustOf(t, 2, one, two)
@@ -134,7 +134,7 @@ func TestVerify(t *testing.T) {
 		name     string
 		envelope []byte
 		trust    Trust
-		want     string // part of the error; empty: none
+		want     string // part of the error; empty if Verify succeeds
 	}{
 		{"both release keys", sealed(one, two), Trust{Release: release}, ""},
 		{"one of two release keys", sealed(one), Trust{Release: release}, "too few signatures"},
@@ -152,7 +152,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	// A statement of another kind does not count, although a trusted key signed it.
+	// Verify rejects a payload of another type, even if a trusted key has signed it.
 	other, err := bundle.SignPayload(bundle.TypePayload, []byte("{}"), one)
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestArchive checks that an archive is the same twice, and that its manifest names its parts.
+// TestArchive checks that two archives of the same extension are equal, and that the manifest names
+// the parts of the archive.
 func TestArchive(t *testing.T) {
 	image := bytes.Repeat([]byte("x"), 4096)
 	sum := sha256.Sum256(image)
@@ -185,7 +186,7 @@ func TestArchive(t *testing.T) {
 	}
 	one, digest := write()
 	if two, other := write(); !bytes.Equal(one, two) || digest != other {
-		t.Error("written twice, it differs")
+		t.Error("two archives of the same extension differ")
 	}
 	manifest, err := Manifest(envelope, part)
 	if err != nil {
@@ -200,7 +201,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestParts checks manifests of other artifacts, and of extensions that are too large.
+// TestParts checks that Parts rejects manifests of other artifacts, and of extensions that are too
+// large.
 func TestParts(t *testing.T) {
 	layer := func(kind, size string) string {
 		return `{"mediaType":"` + kind + `","digest":"sha256:` + digestA + `","size":` + size + `}`
@@ -220,7 +222,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// FuzzParts feeds the decoder of manifests, which come from a registry.
+// FuzzParts checks that Parts accepts no manifest with invalid sizes. Manifests come from a
+// registry, so their content is arbitrary.
 func FuzzParts(f *testing.F) {
 	f.Add([]byte(`{"artifactType":"` + TypeExtension + `","layers":[]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -300,7 +300,7 @@ func TestArtifacts(t *testing.T) {
 		t.Fatalf("the store has %q, want %q", got, want)
 	}
 	if pin := d.images[pinnedName(flux)]; pin.Labels["io.cri-containerd.pinned"] != "pinned" || pin.Target.Digest != flux {
-		t.Errorf("the second name is %v", pin)
+		t.Errorf("the record of the pinned name is %v", pin)
 	}
 	d.next = map[string]string{"imported:1": oras}
 	if _, err := store.Import(t.Context(), anArchive()); err != nil || d.images[pinnedName(flux)] == nil || d.images[pinnedName(oras)] == nil {
@@ -311,7 +311,7 @@ func TestArtifacts(t *testing.T) {
 	}
 	d.next = nil
 	if _, err := store.Import(t.Context(), anArchive()); err == nil {
-		t.Error("an archive without names is accepted")
+		t.Error("Import accepts an archive without images")
 	}
 	listed, err := store.List(t.Context())
 	if err != nil {
@@ -351,7 +351,7 @@ func TestUnpin(t *testing.T) {
 	}
 	created := d.images[pinnedName(oras)].GetCreatedAt().AsTime()
 	if err := store.Unpin(t.Context(), nil, created); err != nil || d.images[pinnedName(oras)] == nil {
-		t.Errorf("too early: %v, %q", err, d.names())
+		t.Errorf("Unpin of an artifact that is not older than the limit: %v, %q", err, d.names())
 	}
 	if err := store.Unpin(t.Context(), []string{flux}, created.Add(time.Hour)); err != nil {
 		t.Fatal(err)
@@ -361,7 +361,7 @@ func TestUnpin(t *testing.T) {
 	}
 }
 
-// TestOpen reads blobs through artifact.Source.
+// TestOpen checks that Open returns the content of blobs, and fs.ErrNotExist for a missing blob.
 func TestOpen(t *testing.T) {
 	d, store := started(t)
 	for _, content := range []string{"a long content, in pieces", "", "abc"} {
@@ -376,6 +376,6 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	if _, err := store.Open(t.Context(), artifact.Blob{SHA256: strings.Repeat("0", 64)}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error of a missing blob: %v", err)
+		t.Errorf("error for a missing blob: %v", err)
 	}
 }

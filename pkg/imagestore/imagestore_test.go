@@ -15,7 +15,7 @@ func TestImported(t *testing.T) {
 		return &imagesapi.Image{Name: name, UpdatedAt: timestamppb.New(began.Add(after)), Labels: labels}
 	}
 	with := map[string]string{labelImported: "true"}
-	// by a pod that started meanwhile
+	// A pod that starts during the import pulls pause.
 	pause, labelled := record("registry/pause:1", -time.Hour, nil), record("registry/pause:1", time.Second, nil)
 	old, again := record("web:1", -time.Minute, with), record("web:1", 1, with)
 	for _, c := range []struct {
@@ -30,8 +30,8 @@ func TestImported(t *testing.T) {
 		{"a name that was pulled before", []*imagesapi.Image{record("web:1", -1, nil)}, []*imagesapi.Image{again}, []string{"web:1"}},
 		{"the same archive again, with one more image", []*imagesapi.Image{pause, old}, []*imagesapi.Image{pause, again, record("web:2", 2, with)}, []string{"web:1", "web:2"}},
 		{"another archive", []*imagesapi.Image{old}, []*imagesapi.Image{old, record("web:2", 2, with)}, []string{"web:2"}},
-		{"the clock was put back meanwhile", []*imagesapi.Image{old}, []*imagesapi.Image{record("web:1", -time.Hour, with)}, []string{"web:1"}},
-		{"nothing for this machine", []*imagesapi.Image{pause}, []*imagesapi.Image{pause}, nil},
+		{"the clock was set back during the import", []*imagesapi.Image{old}, []*imagesapi.Image{record("web:1", -time.Hour, with)}, []string{"web:1"}},
+		{"no image for this machine", []*imagesapi.Image{pause}, []*imagesapi.Image{pause}, nil},
 	} {
 		var got []string
 		for _, i := range imported(c.before, c.after) {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestPartsOfImported: Find returns every part of an imported image, and no part of an image that
-// was pulled, deleted, or is for another platform.
+// was pulled or is for another platform.
 func TestPartsOfImported(t *testing.T) {
 	d, store := started(t)
 	layer, config, foreign, secret := d.put("a layer"), d.put(configOf("a layer")), d.put(`{"config":{}}`), d.put("pulled with a password")
@@ -43,7 +43,7 @@ func TestPartsOfImported(t *testing.T) {
 		"example.com/web:2": "none", "example.com/private:1": "none", private: "none", secret: "none", foreign: "none", "": "none",
 	} {
 		if got := found(name); got != want {
-			t.Errorf("%q is %s, want %s", name, got, want)
+			t.Errorf("Find of %q returns %s, want %s", name, got, want)
 		}
 	}
 	if part, err := all.Find(t.Context(), layer); err != nil || part.MediaType != "layer" || part.Size != 7 {
@@ -64,25 +64,25 @@ func TestPartsOfImported(t *testing.T) {
 	d.record("example.com/web:latest", index, nil)
 	for name, want := range map[string]string{"example.com/web:1": index, layer: layer, "example.com/web:latest": "none"} {
 		if got := found(name); got != want {
-			t.Errorf("pulled again, %q is %s, want %s", name, got, want)
+			t.Errorf("after a pull of the same content, Find of %q returns %s, want %s", name, got, want)
 		}
 	}
 
-	// The name now has another target from a registry, which is not served. After the deletion the
-	// name has no target.
+	// The name now has another target, which was pulled from a registry. Find returns neither the
+	// new target nor the former one.
 	d.record("example.com/web:1", private, nil)
 	for _, name := range []string{"example.com/web:1", layer, secret} {
 		if got := found(name); got != "none" {
-			t.Errorf("pulled from a registry, %q is %s", name, got)
+			t.Errorf("after a pull of another target, Find of %q returns %s", name, got)
 		}
 	}
 	if len(all.trees) != 0 {
-		t.Errorf("remembered is %v", all.trees)
+		t.Errorf("the trees %v are still stored", all.trees)
 	}
 }
 
-// TestImportedAgain: an archive with one changed image leaves the others imported, and an image
-// that pods pull meanwhile is not imported.
+// TestImportedAgain: after a second archive with one changed image, all images of the archive are
+// imported. An image that pods pull during the import is not imported.
 func TestImportedAgain(t *testing.T) {
 	d, store := started(t)
 	web, mail, newer, secret := d.put(anImage), d.put(fromFlux), d.put(typedOnly), d.put(fromOras)
@@ -101,19 +101,19 @@ func TestImportedAgain(t *testing.T) {
 	d.next, d.pulled = map[string]string{"docker.io/library/web:1": web, "docker.io/library/mail:1": newer}, map[string]string{"docker.io/library/secret:1": secret}
 	again, err := store.Import(t.Context(), anArchive())
 	if got := names(again); err != nil || got != "docker.io/library/mail:1 docker.io/library/web:1" {
-		t.Errorf("imported are %q, %v", got, err)
+		t.Errorf("Import returned %q, %v", got, err)
 	}
 	for name, marked := range map[string]bool{"docker.io/library/web:1": true, "docker.io/library/mail:1": true, "docker.io/library/secret:1": false} {
 		if got := d.images[name].Labels[labelImported] != ""; got != marked {
-			t.Errorf("%s is marked: %t", name, got)
+			t.Errorf("%s has the label for imported images: %t", name, got)
 		}
 		if _, err := NewImported(store).Find(t.Context(), name); (err == nil) != marked {
-			t.Errorf("%s is found: %v", name, err)
+			t.Errorf("Find of %s: %v", name, err)
 		}
 	}
 }
 
-// TestImportedAfterDamage: an image with an unreadable part is read again.
+// TestImportedAfterDamage: Find reads an image again if a part of it was unreadable before.
 func TestImportedAfterDamage(t *testing.T) {
 	d, store := started(t)
 	manifest := d.put(anImage)

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// anArchive returns a tar archive. The fake daemon decides its images.
+// anArchive returns a tar archive. Its content does not matter: the field next of the fake daemon
+// determines which images an import creates.
 func anArchive() io.Reader { return bytes.NewReader(tarOf("oci-layout", "{}")) }
 
 // tarOf returns an archive of one file.
@@ -36,13 +37,14 @@ func at(offset int, magic string) []byte {
 	return append(append(bytes.Repeat([]byte{0xa5}, offset), magic...), bytes.Repeat([]byte{0xa5}, 1024)...)
 }
 
-// TestRecognised: an archive is accepted, and other files are recognized by their first bytes.
+// TestRecognised: archive accepts image archives. It recognizes other files by their first bytes,
+// and the error names their type.
 func TestRecognised(t *testing.T) {
 	long := tarOf("blob", strings.Repeat("x", 2*headSize))
 	for _, c := range []struct {
 		name string
 		file []byte
-		want string // part of the error; empty: accepted
+		want string // part of the error; empty if the file is accepted
 	}{
 		{"tar", tarOf("index.json", "{}"), ""},
 		{"long tar", long, ""},
@@ -50,7 +52,7 @@ func TestRecognised(t *testing.T) {
 		{"long tar by gzip", gzipped(long), ""},
 		{"zstd", []byte("\x28\xb5\x2f\xfd\x00\x00\x00\x00"), ""},
 		{"zstd, skippable frame", []byte("\x50\x2a\x4d\x18\x00\x00\x00\x00"), ""},
-		{"nothing", nil, "the file is empty"},
+		{"empty file", nil, "the file is empty"},
 		{"empty tar", make([]byte, 10240), "zeros only"},
 		{"xz", at(0, "\xfd7zXZ\x00"), "compressed by xz, which is not read; decompress it first (xz -d FILE)"},
 		{"bzip2", at(0, "BZh9"), "bzip2"},
@@ -67,7 +69,7 @@ func TestRecognised(t *testing.T) {
 		{"page", []byte("\ufeff\r\n <!DOCTYPE HTML><title>404</title>"), "an HTML page"},
 		{"page without a type", []byte("<html><body>Sign in"), "an HTML page"},
 		{"page by gzip", gzipped([]byte("<html>")), "compressed by gzip: the file is an HTML page"},
-		{"nothing by gzip", gzipped(nil), "compressed by gzip: the file is empty"},
+		{"empty file by gzip", gzipped(nil), "compressed by gzip: the file is empty"},
 		{"twice by gzip", gzipped(gzipped(tarOf("index.json", "{}"))), "more than once"},
 		{"damaged gzip", []byte("\x1f\x8b\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), "damaged"},
 		{"xml", []byte("<?xml version=\"1.0\"?><Error><Code>AccessDenied"), "an XML document"},
@@ -84,7 +86,7 @@ func TestRecognised(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		case c.want == "":
 			if all, err := io.ReadAll(r); err != nil || !bytes.Equal(all, c.file) {
-				t.Errorf("%s: %d bytes of %d are read on, %v", c.name, len(all), len(c.file), err)
+				t.Errorf("%s: archive returns %d bytes of %d, %v", c.name, len(all), len(c.file), err)
 			}
 		case err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), remedy):
 			t.Errorf("%s: %v; want %q", c.name, err, c.want)
@@ -92,7 +94,7 @@ func TestRecognised(t *testing.T) {
 	}
 }
 
-// TestRefused: errors of containerd about an archive are translated for the user.
+// TestRefused: an error of containerd about an archive gets an explanation for the user.
 func TestRefused(t *testing.T) {
 	for message, want := range map[string]string{
 		"unrecognized image format":              "of no image",
@@ -106,7 +108,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzRecognised: every file is either recognized or passed on.
+// FuzzRecognised: rejectedKind does not panic, and accepts no file with fewer than four bytes.
 func FuzzRecognised(f *testing.F) {
 	f.Add(tarOf("index.json", "{}"))
 	f.Add(gzipped(tarOf("index.json", "{}")))
@@ -114,7 +116,7 @@ func FuzzRecognised(f *testing.F) {
 	f.Add([]byte("<html>"))
 	f.Fuzz(func(t *testing.T, head []byte) {
 		if is := rejectedKind(head, true); is == "" && len(head) < 4 {
-			t.Errorf("% x passes for an archive", head)
+			t.Errorf("% x is accepted as an archive", head)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// store is a content store with an image of two layers, and indexes that contain it.
+// store is a content store with an image of two layers, and indexes that contain this image.
 func store(name string) ([]byte, error) {
 	m, err := stored(name)
 	if err != nil {
@@ -44,7 +44,7 @@ func TestSizeOf(t *testing.T) {
 	}
 	for _, digest := range []string{"sha256:none", "sha256:hollow"} {
 		if size, err := sizeOf(store, digest, 50); err == nil || size != 0 {
-			t.Errorf("%s is not there, and has %d bytes", digest, size)
+			t.Errorf("a part of %s is missing, and sizeOf returns %d bytes without an error", digest, size)
 		}
 	}
 }

@@ -41,12 +41,12 @@ func TestFullName(t *testing.T) {
 		"app:" + strings.Repeat("1", 129), "app@" + other, strings.Repeat("a/", 200) + "app:1", "app:ü",
 	} {
 		if got, err := fullName(name, sum); err == nil {
-			t.Errorf("%q passes for %s", name, got)
+			t.Errorf("the invalid name %q is converted to %s", name, got)
 		}
 	}
 }
 
-// TestImportNames: imported images have only their full names.
+// TestImportNames: after an import, the images have only their full names.
 func TestImportNames(t *testing.T) {
 	d, store := started(t)
 	small := d.put(anImage)
@@ -61,16 +61,17 @@ func TestImportNames(t *testing.T) {
 		got = append(got, i.Name)
 	}
 	if slices.Sort(got); !slices.Equal(got, want) || !slices.Equal(d.names(), want) {
-		t.Errorf("imported are %q, and there are %q; want %q", got, d.names(), want)
+		t.Errorf("Import returned %q, and the store has %q; want %q", got, d.names(), want)
 	}
 	for _, name := range want {
 		if d.images[name].Labels[labelImported] == "" || d.labels[small][contentLabel(name)] == "" {
-			t.Errorf("%s is not marked", name)
+			t.Errorf("%s lacks a label for imported images", name)
 		}
 	}
 }
 
-// TestImportRefused: an archive with an unusable image changes nothing.
+// TestImportRefused: the import of an archive with an unusable image fails, and changes nothing in
+// the store.
 func TestImportRefused(t *testing.T) {
 	d, store := started(t)
 	small := d.put(anImage)
@@ -87,14 +88,14 @@ func TestImportRefused(t *testing.T) {
 		brings map[string]string
 		want   string
 	}{
-		"another platform":      {map[string]string{"app:1": index}, "docker.io/library/app:1: is for linux/arm64, and this machine is linux/amd64"},
-		"among others":          {map[string]string{"app:1": foreign, "registry.example.com/app:1": small}, "is for linux/arm64"},
-		"no name":               {map[string]string{"App:1": small}, "has an image with the name App:1, which is invalid in a pod: invalid reference format: repository name (library/App) must be lowercase"},
-		"another one's digest":  {map[string]string{"app@sha256:" + strings.Repeat("f", 64): small}, "it is " + small},
-		"one name, two images":  {map[string]string{"app:1": small, "docker.io/library/app:1": d.put(fromFlux)}, "two images with the same full name docker.io/library/app:1"},
-		"no configuration":      {map[string]string{"app:1": lost}, "a part of it is not in the archive"},
-		"indexes without end":   {map[string]string{"app:1": within}, errBounds.Error()},
-		"an attestation's like": {map[string]string{"app:1": d.put(`{"schemaVersion":2}`)}, "neither an image nor an artifact"},
+		"another platform":                       {map[string]string{"app:1": index}, "docker.io/library/app:1: is for linux/arm64, and this machine is linux/amd64"},
+		"another platform beside a usable image": {map[string]string{"app:1": foreign, "registry.example.com/app:1": small}, "is for linux/arm64"},
+		"an invalid name":                        {map[string]string{"App:1": small}, "has an image with the name App:1, which is invalid in a pod: invalid reference format: repository name (library/App) must be lowercase"},
+		"the digest of another image":            {map[string]string{"app@sha256:" + strings.Repeat("f", 64): small}, "it is " + small},
+		"one name, two images":                   {map[string]string{"app:1": small, "docker.io/library/app:1": d.put(fromFlux)}, "two images with the same full name docker.io/library/app:1"},
+		"no configuration":                       {map[string]string{"app:1": lost}, "a part of it is not in the archive"},
+		"indexes that are nested too deep":       {map[string]string{"app:1": within}, errBounds.Error()},
+		"neither an image nor an artifact":       {map[string]string{"app:1": d.put(`{"schemaVersion":2}`)}, "neither an image nor an artifact"},
 	} {
 		d.next = c.brings
 		images, err := store.Import(t.Context(), anArchive())
@@ -102,7 +103,7 @@ func TestImportRefused(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %q", name, images, err, c.want)
 		}
 		if old := d.images["registry.example.com/app:1"]; len(d.images) != 1 || old.GetTarget().GetDigest() != "sha256:before" || old.Labels["mine"] == "" || len(old.Labels) != 1 {
-			t.Errorf("%s: left are %v", name, d.images)
+			t.Errorf("%s: afterwards, the store has %v", name, d.images)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestSubjects(t *testing.T) {
 		{"a manifest", []*imagesapi.Image{record(id, image)}, []Subject{{image, image}}},
 		{"an index", []*imagesapi.Image{record(id, index)}, []Subject{{index, index}, {image, index}}},
 		{"a pulled image", []*imagesapi.Image{record(id, index), record("registry.example.com/app:1", index), record("registry.example.com/app@"+index, index)}, []Subject{{index, index}, {image, index}}},
-		{"under the name of the pod first", []*imagesapi.Image{record(id, wider), record("registry.example.com/app:1", index)}, []Subject{{index, index}, {image, index}, {wider, wider}, {image, wider}}},
+		{"the image with the name of the pod comes first", []*imagesapi.Image{record(id, wider), record("registry.example.com/app:1", index)}, []Subject{{index, index}, {image, index}, {wider, wider}, {image, wider}}},
 		{"another image of the repository", []*imagesapi.Image{record("registry.example.com/app:2", other), record(id, image)}, []Subject{{image, image}}},
 		{"only another image", []*imagesapi.Image{record("registry.example.com/app:2", other), record("registry.example.com/other:1", image)}, nil},
 		{"not in the store", []*imagesapi.Image{record(id, lost)}, nil},
@@ -54,7 +54,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestDocument: content that is damaged or too large is not read.
+// TestDocument: Document returns an error for content that is damaged, too large or missing.
 func TestDocument(t *testing.T) {
 	d, store := started(t)
 	whole, damaged := d.put("whole"), d.put("as it was")
@@ -73,8 +73,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestFetchSignatures: the kubelet does not see fetched signatures as images. They are stored as
-// long as their image has a name.
+// TestFetchSignatures: the kubelet does not see fetched signatures as images. Fetched signatures
+// remain stored as long as their image has a name.
 func TestFetchSignatures(t *testing.T) {
 	d, store := started(t)
 	image, signatures := d.put(anImage), d.put(`{"layers":[{"digest":"sha256:a","size":200}]}`)
@@ -84,10 +84,10 @@ func TestFetchSignatures(t *testing.T) {
 	d.record("registry.example.com/old:1", signatures, nil)
 	d.record("registry.example.com/gone:sha256-c.sig", signatures, map[string]string{labelSignatureOf: "sha256:c", labelImported: "true"})
 	if err := store.FetchSignatures(t.Context(), "registry.example.com/app:sha256-c.sig", image); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error of a name that the registry does not have: %v", err)
+		t.Errorf("error for a name that the registry does not have: %v", err)
 	}
 	if err := store.FetchSignatures(t.Context(), large, image); err == nil || !strings.Contains(err.Error(), "is too large for signatures") || d.fetched[large] != nil {
-		t.Errorf("error of signatures that are too large: %v", err)
+		t.Errorf("error for signatures that are too large: %v", err)
 	}
 	for _, f := range [][2]string{{old, signatures}, {name, image}} {
 		if err := store.FetchSignatures(t.Context(), f[0], f[1]); err != nil {
@@ -98,7 +98,7 @@ func TestFetchSignatures(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 	if got, err := store.Signatures(t.Context(), false, name); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the kubelet sees signatures: %s, %v", got, err)
+		t.Errorf("fetched signatures are visible as an image: %s, %v", got, err)
 	}
 	if got := d.names(); !slices.Equal(got, []string{"registry.example.com/app:1", "registry.example.com/old:1"}) || d.fetched[old] == nil {
 		t.Errorf("the store has %q and %v", got, d.fetched)
@@ -140,7 +140,7 @@ func TestPinSignatures(t *testing.T) {
 		t.Errorf("labels %v, want %v", got, want)
 	}
 	if err := store.PinSignatures(t.Context(), "missing", "sha256:a"); err == nil {
-		t.Error("a missing name is pinned")
+		t.Error("PinSignatures returns no error for a missing name")
 	}
 }
 

@@ -65,30 +65,30 @@ func TestChoose(t *testing.T) {
 	unconfigured := l.put(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + lost + `"},"layers":[]}`)
 	said := func(p string) string { return "{" + p + "}" }
 	for _, c := range []struct {
-		name, target, want string // empty: none
+		name, target, want string // want is empty if choose finds no image
 		others             string
 		fails              error
 	}{
 		{name: "a manifest", target: amd, want: amd},
-		{name: "a manifest of another machine", target: arm, others: "[linux/arm64/v8]"},
-		{name: "for Windows", target: windows, others: "[windows/amd64]"},
-		{name: "spelled otherwise", target: upper, want: upper},
-		{name: "a manifest that says nothing", target: silent, want: silent},
+		{name: "a manifest for another platform", target: arm, others: "[linux/arm64/v8]"},
+		{name: "a manifest for Windows", target: windows, others: "[windows/amd64]"},
+		{name: "a platform with another spelling", target: upper, want: upper},
+		{name: "a manifest without a platform", target: silent, want: silent},
 		{name: "an index without platforms", target: l.index([2]string{arm}, [2]string{amd}), want: amd},
-		{name: "an index of another machine's, without a platform", target: l.index([2]string{arm}), others: "[linux/arm64/v8]"},
-		{name: "an index that says of another machine's that it is ours", target: l.index([2]string{arm, said(isAMD64)}), others: "[linux/arm64/v8]"},
-		{name: "an index of one that says nothing, which containerd does not start", target: l.index([2]string{silent})},
+		{name: "an index without platforms, with an image for another platform", target: l.index([2]string{arm}), others: "[linux/arm64/v8]"},
+		{name: "an index that states the wrong platform for an image", target: l.index([2]string{arm, said(isAMD64)}), others: "[linux/arm64/v8]"},
+		{name: "an index with an image without a platform, which containerd does not start", target: l.index([2]string{silent})},
 		{name: "an index of variants", target: l.index([2]string{amd, said(isAMD64 + `,"variant":"v3"`)}, [2]string{upper, said(isAMD64)}), want: upper},
 		{name: "an attestation first", target: l.index([2]string{attests}, [2]string{amd, said(isAMD64)}), want: amd},
-		{name: "an attestation of unknown platform", target: l.index([2]string{attests, said(`"os":"unknown","architecture":"unknown"`)}, [2]string{amd}), want: amd},
-		{name: "an attestation alone", target: l.index([2]string{attests})},
+		{name: "an attestation with an unknown platform", target: l.index([2]string{attests, said(`"os":"unknown","architecture":"unknown"`)}, [2]string{amd}), want: amd},
+		{name: "only an attestation", target: l.index([2]string{attests})},
 		{name: "an artifact beside an image", target: l.index([2]string{artifact}, [2]string{amd}), want: amd},
 		{name: "an artifact", target: l.index([2]string{artifact}), want: artifact},
 		{name: "an index in an index", target: l.index([2]string{l.index([2]string{arm})}, [2]string{l.index([2]string{amd})}), want: amd},
-		{name: "one that is lost, before ours", target: l.index([2]string{lost}, [2]string{amd}), want: amd},
-		{name: "one that is lost, alone", target: l.index([2]string{lost, said(isAMD64)}), fails: fs.ErrNotExist},
-		{name: "a configuration that is lost", target: unconfigured, fails: fs.ErrNotExist},
-		{name: "lost altogether", target: lost, fails: fs.ErrNotExist},
+		{name: "a missing manifest before the right one", target: l.index([2]string{lost}, [2]string{amd}), want: amd},
+		{name: "only a missing manifest", target: l.index([2]string{lost, said(isAMD64)}), fails: fs.ErrNotExist},
+		{name: "a missing configuration", target: unconfigured, fails: fs.ErrNotExist},
+		{name: "a missing target", target: lost, fails: fs.ErrNotExist},
 	} {
 		w := walk{read: l.read, configs: true}
 		found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(c.target)}, 0)
@@ -104,8 +104,8 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"no configuration": `{"schemaVersion":1,"fsLayers":[]}`, "no manifest": "no", "a list": "[]", "nothing": "{}",
-		"odd layers": `{"layers":{}}`, "layers of numbers": `{"layers":[1]}`,
+		"no configuration": `{"schemaVersion":1,"fsLayers":[]}`, "no JSON": "no", "a list": "[]", "an empty object": "{}",
+		"layers that are no list": `{"layers":{}}`, "layers of numbers": `{"layers":[1]}`,
 	} {
 		w := walk{read: l.read, configs: true}
 		if found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(l.put(text))}, 0); err == nil {
@@ -114,7 +114,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// endless is a store in which every index names further indexes, each only once.
+// endless returns a store in which every index names `width` further indexes, each with a new
+// digest. It also returns the counter of reads.
 func endless(width int) (texts, *int) {
 	reads := 0
 	return func(string) ([]byte, error) {
@@ -127,7 +128,7 @@ func endless(width int) (texts, *int) {
 	}, &reads
 }
 
-// TestBounds: all walks stop in an endless store.
+// TestBounds: choose and grow stop at the limits, in stores with too many or too large documents.
 func TestBounds(t *testing.T) {
 	circle := func(string) ([]byte, error) { return []byte(`{"manifests":[{"digest":"sha256:again"}]}`), nil }
 	deep, deepReads := endless(1)
@@ -153,14 +154,15 @@ func TestBounds(t *testing.T) {
 		if found, err := (&walk{read: read, configs: true}).choose(top, 0); !errors.Is(err, errBounds) {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
-		// a tree contains each of them only once
+		// In these three stores, digests repeat. grow reads each digest only once, so it does not
+		// exceed the limits.
 		if name != "flat" && name != "heavy" && name != "circle" {
 			if _, err := (&walk{read: read}).grow(map[string]ocispec.Descriptor{}, top, 0); !errors.Is(err, errBounds) {
-				t.Errorf("%s: grows, %v", name, err)
+				t.Errorf("%s: grow returns %v, want errBounds", name, err)
 			}
 		}
 	}
-	// both walks stop at the first index that is too deep
+	// choose and grow stop at the first index that is too deep.
 	if most := 2 * (maxDepth + 1); *deepReads > most || *wideReads > most {
 		t.Errorf("read %d and %d documents", *deepReads, *wideReads)
 	}
@@ -184,7 +186,7 @@ func FuzzChoose(f *testing.F) {
 		for _, configs := range []bool{false, true} {
 			w := walk{read: read, configs: configs}
 			if found, err := w.choose(top, 0); found != nil && err != nil {
-				t.Errorf("%+v, and %v", found, err)
+				t.Errorf("choose returns the image %+v and the error %v", found, err)
 			}
 		}
 		if _, err := (&walk{read: read}).grow(map[string]ocispec.Descriptor{}, top, 0); err != nil && !errors.Is(err, errBounds) {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRead checks that a read returns its result, and that a read that hangs fails in time. While
-// it hangs, no other read starts. After it has returned, reads succeed again.
+// TestRead checks that a read returns its result, and that a read that hangs fails after its time
+// limit. From then on, no other read starts until this read has returned.
 func TestRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Bounded
@@ -21,7 +21,7 @@ func TestRead(t *testing.T) {
 		}
 		seven := func(context.Context) (int, error) { return 7, nil }
 		if n, err := read(t.Context(), seven); n != 7 || err != nil {
-			t.Errorf("%d, %v", n, err)
+			t.Errorf("Read = %d, %v; want 7", n, err)
 		}
 		failure := errors.New("input/output error")
 		if _, err := read(t.Context(), func(context.Context) (int, error) { return 0, failure }); !errors.Is(err, failure) {
@@ -35,7 +35,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("a canceled read: %v", err)
 		}
 		if n, err := read(t.Context(), seven); n != 7 || err != nil {
-			t.Errorf("beside a read that is not late yet: %d, %v", n, err)
+			t.Errorf("while another read is within its time limit: %d, %v; want 7", n, err)
 		}
 		start := time.Now()
 		if _, err := read(t.Context(), hangs); !errors.Is(err, ErrUnknown) || !strings.HasSuffix(err.Error(), "no result within 1s") || time.Since(start) != time.Second {
@@ -44,12 +44,12 @@ func TestRead(t *testing.T) {
 		synctest.Wait()
 		before := started.Load()
 		if _, err := read(t.Context(), seven); !errors.Is(err, ErrUnknown) || !strings.HasSuffix(err.Error(), "an earlier read has not returned") || started.Load() != before {
-			t.Errorf("after a late read: %v, %d reads", err, started.Load()-before)
+			t.Errorf("while another read exceeds its time limit: %v, %d reads started", err, started.Load()-before)
 		}
 		close(answers)
 		synctest.Wait()
 		if n, err := read(t.Context(), seven); n != 7 || err != nil {
-			t.Errorf("after its end: %d, %v", n, err)
+			t.Errorf("after the read that hung has returned: %d, %v; want 7", n, err)
 		}
 		// the context of a read has the time limit, so the read can end by itself
 		_, err := read(t.Context(), func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
@@ -82,7 +82,7 @@ func TestManyReads(t *testing.T) {
 		close(answers)
 		synctest.Wait()
 		if n, err := Read(t.Context(), &b, "test", time.Second, hangs); n != 7 || err != nil {
-			t.Errorf("after their end: %d, %v", n, err)
+			t.Errorf("after the other reads have returned: %d, %v; want 7", n, err)
 		}
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestLimiter checks the limits per caller and in total. A call of release frees a place in the
-// limits, and a second call of the same function has no effect.
+// TestLimiter checks the limits per caller and in total. A call of the function that Acquire
+// returns frees a place in the limits, and a second call has no effect.
 func TestLimiter(t *testing.T) {
 	p := NewLimiter(3, 2)
 	var leave []func()
@@ -39,7 +39,7 @@ func TestLimiterWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancelCause(t.Context())
-		bored := errors.New("bored")
+		bored := errors.New("canceled by the caller")
 		gaveUp, got := make(chan error, 1), make(chan func(), 1)
 		go func() { _, err := p.Wait(ctx, "b"); gaveUp <- err }()
 		go func() {

@@ -27,13 +27,13 @@ func TestRates(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if r.Exhausted("a") || !r.Allow("a") || r.Allow("a") {
-			t.Error("a key does not have one operation after the interval")
+			t.Error("after the interval, a key is not allowed exactly one operation")
 		}
 	})
 }
 
-// TestManyKeys checks that a caller with many keys cannot refill the bucket of a key. It cannot
-// start more operations than the buckets have tokens. Full buckets make room for new keys.
+// TestManyKeys checks that a caller with many keys cannot refill the bucket of a key. The caller
+// cannot start more operations than the buckets have tokens. Full buckets make room for new keys.
 func TestManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Rates{Interval: time.Hour, Burst: 2}
@@ -54,7 +54,7 @@ func TestManyKeys(t *testing.T) {
 		if want := MaxKeys - 1 + r.Burst; allowed != want || len(r.buckets) != MaxKeys {
 			t.Errorf("%d operations of new keys in %d buckets, want %d in %d", allowed, len(r.buckets), want, MaxKeys)
 		}
-		time.Sleep(time.Hour) // then each bucket but that of "a" is full
+		time.Sleep(time.Hour) // after this hour, each bucket is full, except the bucket of "a"
 		for _, key := range []string{"new", "newer"} {
 			for i, want := range []bool{true, true, false} {
 				if got := r.Allow(key); got != want {
@@ -63,7 +63,7 @@ func TestManyKeys(t *testing.T) {
 			}
 		}
 		if len(r.buckets) != 3 || !r.Allow("a") || r.Allow("a") {
-			t.Errorf("%d buckets, or the bucket of a key that was in use is lost", len(r.buckets))
+			t.Errorf("%d buckets, want 3; or a new key has replaced the bucket of a, which was not full", len(r.buckets))
 		}
 	})
 }

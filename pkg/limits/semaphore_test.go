@@ -12,10 +12,10 @@ func TestSemaphore(t *testing.T) {
 	places := make(chan struct{}, 1)
 	release, ok := TryAcquire(places)
 	if !ok {
-		t.Fatal("a free place is not taken")
+		t.Fatal("TryAcquire fails although a place is free")
 	}
 	if _, ok := TryAcquire(places); ok {
-		t.Error("a taken place is taken again")
+		t.Error("TryAcquire succeeds although no place is free")
 	}
 	stopped, cancel := context.WithCancelCause(t.Context())
 	ended := errors.New("ended")
@@ -30,6 +30,6 @@ func TestSemaphore(t *testing.T) {
 	}
 	release()
 	if len(places) != 0 {
-		t.Error("a released place is taken")
+		t.Error("a place is still taken after its release")
 	}
 }

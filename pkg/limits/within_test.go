@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestWithin checks that a context of Within ends with its caller, after its time, and at shutdown.
+// TestWithin checks that the context that Within returns ends when the context of the caller ends,
+// when its time limit has passed, and at shutdown.
 func TestWithin(t *testing.T) {
 	for name, end := range map[string]func(leave, shutDown func()){
 		"the caller":   func(leave, _ func()) { leave() },
@@ -22,12 +23,12 @@ func TestWithin(t *testing.T) {
 			ctx, cancel := Within(caller, stopping, time.Minute)
 			defer cancel()
 			if ctx.Err() != nil {
-				t.Errorf("%s: ended at once", name)
+				t.Errorf("%s: the context has ended too early", name)
 			}
 			end(leave, shutDown)
 			synctest.Wait()
 			if ctx.Err() == nil {
-				t.Errorf("%s: not ended", name)
+				t.Errorf("%s: the context has not ended", name)
 			}
 		})
 	}

@@ -2,8 +2,8 @@ package machineprovider
 
 import "testing"
 
-// TestSameUUID checks that case and byte order make no difference, and that an empty UUID is
-// unknown.
+// TestSameUUID checks that SameUUID ignores differences in case and byte order. An empty UUID is
+// unknown, so it can be the same as any other UUID.
 func TestSameUUID(t *testing.T) {
 	const uuid, other = "6f1f6c2e-0032-4000-8000-00000000000c", "6f1f6c2e-0032-4000-8000-00000000000d"
 	for _, c := range []struct {

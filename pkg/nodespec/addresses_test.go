@@ -20,13 +20,13 @@ func TestPublished(t *testing.T) {
 		t.Errorf("read %v", got)
 	}
 	if got := ReadPublished("x,,127.0.0.1,0.0.0.0, 10.0.0.5,fe80::1%eth0,224.0.0.1"); len(got) != 0 {
-		t.Errorf("read %v", got)
+		t.Errorf("ReadPublished accepts the invalid addresses %v", got)
 	}
 	var many []string
 	for i := range 300 {
 		many = append(many, fmt.Sprintf("10.1.%d.%d", i/200, i%200))
 	}
 	if got := ReadPublished(strings.Join(many, ",")); len(got) != mostAddresses {
-		t.Errorf("read %d addresses", len(got))
+		t.Errorf("ReadPublished returns %d addresses, which is not its limit", len(got))
 	}
 }

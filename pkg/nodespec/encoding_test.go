@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestWriteAnswer checks that a message with invalid UTF-8 is written as valid JSON, and that a
-// value that is no message is written as JSON.
+// TestWriteAnswer checks that WriteAnswer writes valid JSON for a protobuf message with invalid
+// UTF-8. It also checks a nil message, and a value that is no message.
 func TestWriteAnswer(t *testing.T) {
 	var text bytes.Buffer
 	answer := &api.EtcdStatusResponse{

@@ -31,6 +31,7 @@ func TestReserved(t *testing.T) {
 	}
 	nodes := addresses("10.0.0.20", "2001:db8::20", "198.51.100.7")
 	r := spec.Reserved()
+	// any: Check permits the address. external: CheckExternal permits it, too.
 	for text, want := range map[string]struct{ any, external bool }{
 		"10.0.0.5": {}, "2001:db8::5": {}, "10.0.0.6": {}, "10.0.0.9": {}, "203.0.113.1": {}, "203.0.113.2": {true, false},
 		"10.0.0.20": {}, "2001:db8::20": {}, "::ffff:10.0.0.20": {}, "::ffff:10.0.0.5": {},

@@ -100,22 +100,22 @@ func TestAnswers(t *testing.T) {
 		want             string
 	}{
 		{"full success", 200, contentType, full, "", "rejected 0"},
-		{"partial success, more than sent", 200, contentType, partly, "", "rejected 5: quota"},
+		{"partial success, more records rejected than sent", 200, contentType, partly, "", "rejected 5: quota"},
 		{"a warning", 200, contentType, warning, "", "rejected 0: slow down"},
 		{"success without a body", 204, "", "", "", "rejected 0"},
 		{"success in JSON", 200, "application/json; charset=utf-8", "{}", "", "rejected 0"},
-		{"a portal", 200, "text/html", "<html>", "", "error: the answer of the receiver is no answer of OTLP"},
-		{"no message", 200, contentType, "\xff", "", "error: the answer of the receiver is no answer of OTLP"},
+		{"a page in HTML", 200, "text/html", "<html>", "", "error: the answer of the receiver is no answer of OTLP"},
+		{"a body that is no message", 200, contentType, "\xff", "", "error: the answer of the receiver is no answer of OTLP"},
 		{"bad data", 400, contentType, bad, "", "rejected 5: the receiver answers 400 Bad Request: no?logs"},
 		{"too large", 413, "text/plain", "large\n", "", "rejected 5: the receiver answers 413 Request Entity Too Large: large"},
-		{"later, in seconds", 429, contentType, bad, "7", "wait 7s: the receiver answers 429 Too Many Requests: no?logs"},
-		{"later, by a date", 503, "", "", "Mon, 04 May 2026 03:02:31 GMT", "wait 30s: the receiver answers 503 Service Unavailable"},
-		{"a date in the past", 502, "", "", "Mon, 04 May 2020 03:02:31 GMT", "wait 0s: the receiver answers 502 Bad Gateway"},
-		{"much later", 504, "", "", "99999999", "wait 5m0s: the receiver answers 504 Gateway Timeout"},
-		{"a wrong header", 503, "", "", "-1", "wait 0s: the receiver answers 503 Service Unavailable"},
-		{"no certificate", 401, "", "", "", "wait 0s: the receiver answers 401 Unauthorized"},
-		{"elsewhere", 302, "", "", "", "wait 0s: the receiver answers 302 Found"},
-		{"broken", 500, "", "", "", "wait 0s: the receiver answers 500 Internal Server Error"},
+		{"Retry-After in seconds", 429, contentType, bad, "7", "wait 7s: the receiver answers 429 Too Many Requests: no?logs"},
+		{"Retry-After with a date", 503, "", "", "Mon, 04 May 2026 03:02:31 GMT", "wait 30s: the receiver answers 503 Service Unavailable"},
+		{"Retry-After with a date in the past", 502, "", "", "Mon, 04 May 2020 03:02:31 GMT", "wait 0s: the receiver answers 502 Bad Gateway"},
+		{"Retry-After above the maximum", 504, "", "", "99999999", "wait 5m0s: the receiver answers 504 Gateway Timeout"},
+		{"an invalid Retry-After", 503, "", "", "-1", "wait 0s: the receiver answers 503 Service Unavailable"},
+		{"unauthorized", 401, "", "", "", "wait 0s: the receiver answers 401 Unauthorized"},
+		{"a redirect", 302, "", "", "", "wait 0s: the receiver answers 302 Found"},
+		{"a server error", 500, "", "", "", "wait 0s: the receiver answers 500 Internal Server Error"},
 	} {
 		a, err := interpret(c.code, http.Header{"Content-Type": {c.kind}, "Retry-After": {c.wait}}, []byte(c.body), 5, now)
 		got := strings.TrimSuffix(fmt.Sprintf("rejected %d: %s", a.Rejected, a.Problem), ": ")
@@ -130,7 +130,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestUnknownFields checks that partial skips the fields of a later version of the protocol.
+// TestUnknownFields checks that the function partial ignores fields that a later version of the
+// protocol adds.
 func TestUnknownFields(t *testing.T) {
 	// field 1: {field 3: 32 bits, field 1: 2}, field 9: 64 bits
 	a, err := partial([]byte("\x0a\x07\x1d\x01\x02\x03\x04\x08\x02\x49\x01\x02\x03\x04\x05\x06\x07\x08"), 5)

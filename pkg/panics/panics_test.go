@@ -34,10 +34,10 @@ func TestDo(t *testing.T) {
 		t.Errorf("%v, %d recorded", err, len(all()))
 	}
 	for name, f := range map[string]func() error{
-		"a text":        func() error { panic(strings.Repeat("x", 10_000)) },
+		"a long text":   func() error { panic(strings.Repeat("x", 10_000)) },
 		"a nil pointer": func() error { var p *Error; return errors.New(p.Where) },
-		"nil itself":    func() error { panic(nil) },
-		"deep below":    func() error { return deep(500) },
+		"panic(nil)":    func() error { panic(nil) },
+		"a deep stack":  func() error { return deep(500) },
 	} {
 		before := len(all())
 		err := Do("task "+name, f)
@@ -59,23 +59,23 @@ func deep(n int) error {
 	return deep(n - 1)
 }
 
-// TestNoRecorder checks that a panic is not recovered without a recorder.
+// TestNoRecorder checks that Do does not recover a panic if no recorder is set.
 func TestNoRecorder(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("a panic of which nobody hears was swallowed")
+			t.Error("Do has recovered a panic although no recorder is set")
 		}
 	}()
 	_ = Do("a", func() error { panic("x") })
 }
 
-// TestRestarter checks that a panicking task runs again until it returns. BackingOff is called
-// before and after each delay.
+// TestRestarter checks that a panicking task runs again until it returns. BackingOff is called with
+// true before each delay, and with false after it.
 func TestRestarter(t *testing.T) {
 	all := recorded(t)
-	var rests []bool
+	var backingOff []bool
 	runs, ended := 0, make(chan struct{})
-	k := Restarter{MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond, BackingOff: func(where string, r bool) { rests = append(rests, r) }}
+	k := Restarter{MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond, BackingOff: func(where string, r bool) { backingOff = append(backingOff, r) }}
 	go func() {
 		defer close(ended)
 		k.Run(t.Context(), "a", func(context.Context) {
@@ -87,20 +87,20 @@ func TestRestarter(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):
-		t.Fatal("it goes on")
+		t.Fatal("Run does not return after the task has returned")
 	}
-	if runs != 5 || len(all()) != 4 || len(rests) != 8 || !rests[0] || rests[7] {
-		t.Errorf("%d runs, %d recorded, rests %v", runs, len(all()), rests)
+	if runs != 5 || len(all()) != 4 || len(backingOff) != 8 || !backingOff[0] || backingOff[7] {
+		t.Errorf("%d runs, %d recorded, BackingOff got %v", runs, len(all()), backingOff)
 	}
 	// A task with a canceled context does not run again.
 	ctx, cancel := context.WithCancel(t.Context())
-	again := 0
+	runs = 0
 	Restarter{MinBackoff: time.Hour, MaxBackoff: time.Hour}.Run(ctx, "b", func(context.Context) {
-		again++
+		runs++
 		cancel()
 		panic("x")
 	})
-	if again != 1 {
-		t.Errorf("it ran %d times", again)
+	if runs != 1 {
+		t.Errorf("the task ran %d times, want 1", runs)
 	}
 }

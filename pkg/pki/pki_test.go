@@ -49,7 +49,7 @@ func TestIssuedCertificateVerifies(t *testing.T) {
 		{"by IPv4", ca, "192.0.2.1", server, noon, true},
 		{"by IPv6", ca, "2001:db8::1", server, noon, true},
 		{"clocks a little apart", ca, "m1.example", server, noon.Add(-time.Minute), true},
-		{"before its time", ca, "m1.example", server, noon.Add(-time.Hour), false},
+		{"before its validity", ca, "m1.example", server, noon.Add(-time.Hour), false},
 		{"expired", ca, "m1.example", server, noon.Add(day + time.Second), false},
 		{"another name", ca, "m2.example", server, noon, false},
 		{"another CA", other, "m1.example", server, noon, false},
@@ -74,10 +74,10 @@ func TestLeafStaysInsideItsCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !leaf.Cert.NotAfter.Equal(ca.Cert.NotAfter) || !leaf.Cert.NotBefore.Equal(ca.Cert.NotBefore) {
-		t.Errorf("leaf lives %s to %s, its CA %s to %s", leaf.Cert.NotBefore, leaf.Cert.NotAfter, ca.Cert.NotBefore, ca.Cert.NotAfter)
+		t.Errorf("the leaf is valid from %s to %s, its CA from %s to %s", leaf.Cert.NotBefore, leaf.Cert.NotAfter, ca.Cert.NotBefore, ca.Cert.NotAfter)
 	}
 	if _, err := ca.Issue(Spec{CN: "x", Usage: Client, TTL: day, Now: noon.Add(101 * day)}); err == nil || !strings.Contains(err.Error(), "create a new CA") {
-		t.Errorf("a certificate of an ended CA: got %v", err)
+		t.Errorf("Issue by an expired CA: got %v", err)
 	}
 }
 
@@ -85,15 +85,15 @@ func TestBadSpecs(t *testing.T) {
 	ca := newTestCA(t)
 	for name, spec := range map[string]Spec{
 		"no name":  {Usage: Client, TTL: day},
-		"no life":  {CN: "x", Usage: Client},
+		"no TTL":   {CN: "x", Usage: Client},
 		"no usage": {CN: "x", TTL: day},
 	} {
 		if _, err := ca.Issue(spec); err == nil {
-			t.Errorf("%s: issued", name)
+			t.Errorf("%s: Issue succeeds, want an error", name)
 		}
 	}
 	if _, err := NewCA("", day); err == nil {
-		t.Error("a CA without a name was made")
+		t.Error("NewCA accepts an empty name")
 	}
 }
 
@@ -152,7 +152,7 @@ func TestPEMRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !back.Cert.Equal(ca.Cert) || !back.Key.Equal(ca.Key) {
-		t.Error("the CA changed on its way through PEM")
+		t.Error("ParseCA returns another CA than the encoded CA")
 	}
 	leaf, err := ca.Issue(Spec{CN: "x", Usage: Both, TTL: day, Now: noon})
 	if err != nil {
@@ -166,16 +166,16 @@ func TestPEMRoundTrip(t *testing.T) {
 		t.Errorf("ParseCerts: got %d, %v", len(certs), err)
 	}
 	for name, bad := range map[string]func() error{
-		"leaf as CA":                func() error { _, err := ParseCA(leaf.CertPEM(), leaf.KeyPEM()); return err },
-		"another's key":             func() error { _, err := ParseLeaf(leaf.CertPEM(), ca.KeyPEM()); return err },
-		"key as cert":               func() error { _, err := ParseCerts(leaf.KeyPEM()); return err },
-		"cert as key":               func() error { _, err := ParseKey(leaf.CertPEM()); return err },
-		"no PEM":                    func() error { _, err := ParseCerts([]byte("garbage")); return err },
-		"empty key":                 func() error { _, err := ParseKey(nil); return err },
-		"two where one":             func() error { _, err := ParseCert(append(leaf.CertPEM(), ca.CertPEM()...)); return err },
-		"cut in the middle":         func() error { _, err := ParseCerts(leaf.CertPEM()[:100]); return err },
-		"damaged behind a good one": func() error { _, err := ParseCerts(append(ca.CertPEM(), leaf.CertPEM()[:100]...)); return err },
-		"damaged before a good one": func() error {
+		"leaf as CA":                           func() error { _, err := ParseCA(leaf.CertPEM(), leaf.KeyPEM()); return err },
+		"leaf with the key of the CA":          func() error { _, err := ParseLeaf(leaf.CertPEM(), ca.KeyPEM()); return err },
+		"key as cert":                          func() error { _, err := ParseCerts(leaf.KeyPEM()); return err },
+		"cert as key":                          func() error { _, err := ParseKey(leaf.CertPEM()); return err },
+		"no PEM":                               func() error { _, err := ParseCerts([]byte("garbage")); return err },
+		"empty key":                            func() error { _, err := ParseKey(nil); return err },
+		"two certificates in place of one":     func() error { _, err := ParseCert(append(leaf.CertPEM(), ca.CertPEM()...)); return err },
+		"truncated":                            func() error { _, err := ParseCerts(leaf.CertPEM()[:100]); return err },
+		"truncated, after a valid certificate": func() error { _, err := ParseCerts(append(ca.CertPEM(), leaf.CertPEM()[:100]...)); return err },
+		"truncated, before a valid certificate": func() error {
 			_, err := ParseCerts(append(append([]byte(nil), leaf.CertPEM()[:100]...), ca.CertPEM()...))
 			return err
 		},
@@ -196,12 +196,12 @@ func TestServiceAccountKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(EncodePublicKey(key), public) {
-		t.Error("the public half is of another key")
+		t.Error("the public key belongs to another private key")
 	}
 }
 
-// TestRequest checks that a CSR passes only a public key, and that a renewed certificate has the
-// lineage and the holder of the first certificate.
+// TestRequest checks that ParseRequest takes only the public key from a CSR. A renewed certificate
+// has the lineage and the holder of the first certificate.
 func TestRequest(t *testing.T) {
 	key, err := NewKey()
 	if err != nil {
@@ -224,17 +224,17 @@ func TestRequest(t *testing.T) {
 		t.Fatalf("%v, %v", first, err)
 	}
 	if serial, root := LineageOf(first.Cert); serial != Serial(first.Cert) || root != "" {
-		t.Errorf("the first of its row is from %s by %s", serial, root)
+		t.Errorf("the first certificate has the lineage %s and the root %q", serial, root)
 	}
 	renewed, err := ca.Issue(Spec{CN: "dora", Usage: Client, TTL: time.Minute, For: public, Lineage: Serial(first.Cert), Root: Fingerprint(ca.Cert)})
 	if err != nil || Serial(renewed.Cert) == Serial(first.Cert) {
 		t.Fatalf("%v, %v", renewed, err)
 	}
 	if serial, root := LineageOf(renewed.Cert); serial != Serial(first.Cert) || root != Fingerprint(ca.Cert) {
-		t.Errorf("renewed from %s by %s", serial, root)
+		t.Errorf("the renewed certificate has the lineage %s and the root %q", serial, root)
 	}
 	if first, renewed := HolderID(first.Cert), HolderID(renewed.Cert); first != renewed {
-		t.Errorf("a certificate is %s's, and its renewal %s's", first, renewed)
+		t.Errorf("the holder of a certificate is %s, and the holder of its renewal %s", first, renewed)
 	}
 	// All certificates of a member have the same holder.
 	var holders []string
@@ -246,7 +246,7 @@ func TestRequest(t *testing.T) {
 		holders = append(holders, HolderID(machine.Cert))
 	}
 	if holders[0] != holders[1] || holders[0] != "5f" {
-		t.Errorf("a machine's certificates are of %q", holders)
+		t.Errorf("the holders of a machine's certificates are %q, want 5f", holders)
 	}
 
 	forged := bytes.Clone(request)
@@ -261,7 +261,7 @@ func TestRequest(t *testing.T) {
 	}
 	for name, der := range map[string][]byte{"nothing": nil, "noise": []byte("noise"), "forged": forged, "another curve": other} {
 		if _, err := ParseRequest(der); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("ParseRequest accepts a wrong request: %s", name)
 		}
 	}
 }
@@ -278,12 +278,13 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add(request)
 	f.Fuzz(func(t *testing.T, der []byte) {
 		if public, err := ParseRequest(der); err == nil && public.Curve != elliptic.P256() {
-			t.Error("another curve")
+			t.Error("ParseRequest accepts a key of a curve other than P-256")
 		}
 	})
 }
 
-// TestDistinct checks that Distinct keeps the first of equal values in its place.
+// TestDistinct checks that Distinct removes repeated values and retains the order of the first
+// occurrences.
 func TestDistinct(t *testing.T) {
 	for _, c := range [][2][]string{
 		{nil, nil},
@@ -291,7 +292,7 @@ func TestDistinct(t *testing.T) {
 		{{"b", "a", "b", "c", "a"}, {"b", "a", "c"}},
 	} {
 		if got := Distinct(c[0]); !slices.Equal(got, c[1]) {
-			t.Errorf("of %q: %q, want %q", c[0], got, c[1])
+			t.Errorf("Distinct(%q) = %q, want %q", c[0], got, c[1])
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestServerCAs checks which CAs the machine trusts for a server.
+// TestServerCAs checks for which of three CAs VerifyServer accepts a certificate of a server.
 func TestServerCAs(t *testing.T) {
 	own, site, stranger := newTestCA(t), newTestCA(t), newTestCA(t)
 	text := func(ca *CA) string { return string(ca.CertPEM()) }
@@ -15,9 +15,9 @@ func TestServerCAs(t *testing.T) {
 		want []*CA
 	}{
 		{"public CAs only", ServerCAs{}, nil},
-		{"a CA of its own", ServerCAs{Own: text(own)}, []*CA{own}},
+		{"a CA of this server only", ServerCAs{Own: text(own)}, []*CA{own}},
 		{"public CAs and a CA of the site", ServerCAs{Site: text(site)}, []*CA{site}},
-		{"both", ServerCAs{Own: text(own), Site: text(site)}, []*CA{own, site}},
+		{"a CA of this server and a CA of the site", ServerCAs{Own: text(own), Site: text(site)}, []*CA{own, site}},
 		{"a text without a certificate", ServerCAs{Own: "none"}, nil},
 	} {
 		trusted := map[*CA]bool{}

@@ -24,7 +24,7 @@ type between struct {
 	api.UnimplementedMachineServer
 	target string
 	idle   time.Duration
-	ended  chan error // result of each call of Join
+	ended  chan error // result of each call of Relay
 }
 
 func (b *between) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
@@ -36,8 +36,8 @@ func (b *between) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Relay
 	return err
 }
 
-// relayed returns a call to a machine in the middle, and the target's end of the relayed
-// connection.
+// relayed calls Relay of a machine in the middle, b. It returns the stream of this call, and, as
+// other, the target's end of the relayed connection. cancel ends the call and stops the machine.
 func relayed(idle time.Duration) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel func(), other net.Conn, b *between, err error) {
 	target, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -87,14 +87,14 @@ func start(t *testing.T, idle time.Duration) (grpc.BidiStreamingClient[api.Relay
 	return stream, cancel, other, b
 }
 
-// TestEndOfTheCall checks that the connection ends when the caller disappears, and that the caller
-// gets the status with which the machine in the middle ends a call.
+// TestEndOfTheCall checks that the connection to the target ends when the caller disappears. If the
+// machine in the middle ends a call, the caller gets its status.
 func TestEndOfTheCall(t *testing.T) {
 	stream, cancel, other, b := start(t, time.Minute)
 	_ = Conn(stream, cancel)
 	cancel()
 	if _, err := other.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the caller is gone: %v", err)
+		t.Errorf("the target reads after the caller has disappeared: %v, want the end of the connection", err)
 	}
 	if err := <-b.ended; status.Code(err) != codes.Canceled {
 		t.Errorf("the call ended with %v", err)
@@ -116,8 +116,8 @@ func TestEndOfTheCall(t *testing.T) {
 	}
 }
 
-// TestLastWords checks that the last data of a target that closes arrives at the caller. After it,
-// writes of the caller fail.
+// TestLastWords checks that the caller gets the data that the target has sent before it closed the
+// connection. After that, writes of the caller fail.
 func TestLastWords(t *testing.T) {
 	stream, cancel, other, _ := start(t, time.Minute)
 	near := Conn(stream, cancel)
@@ -132,7 +132,7 @@ func TestLastWords(t *testing.T) {
 		t.Errorf("read %q, %v", got, err)
 	}
 	if _, err := near.Write([]byte("but")); err == nil {
-		t.Error("written to a connection that has ended")
+		t.Error("Write succeeds after the connection has ended")
 	}
 }
 
@@ -147,7 +147,7 @@ func TestStall(t *testing.T) {
 		}
 	}()
 	if err := <-b.ended; status.Code(err) != codes.DeadlineExceeded {
-		t.Errorf("ended with %v", err)
+		t.Errorf("Join returned %v", err)
 	}
 }
 

@@ -52,7 +52,8 @@ func machine(t *testing.T) *AllowList {
 		Hidden: []string{"/usr/share/config.yaml"}, Secret: regexp.MustCompile(`secret|password|(^|_)key$`)}
 }
 
-// content opens a file and returns its content.
+// content opens a file with AllowList.Open and returns its content. all is true for a caller with
+// access to secrets.
 func content(l *AllowList, name string, all bool) (string, error) {
 	f, err := l.Open(name, all)
 	if err != nil {
@@ -189,10 +190,10 @@ func TestEntries(t *testing.T) {
 		}
 	}
 	if got := listed(t, l, "/", true); got != "proc sys usr var" {
-		t.Errorf("for all: %q", got)
+		t.Errorf("/ with access to secrets: %q", got)
 	}
 	if got := listed(t, l, "/var", true) + " " + listed(t, l, "/var/log", true); got != "log hidden->/usr/share/config.yaml pods" {
-		t.Errorf("for all: %q", got)
+		t.Errorf("/var and /var/log with access to secrets: %q", got)
 	}
 	if got := listed(t, l, "/usr/share", false); strings.Contains(got, "config.yaml ") || !strings.Contains(got, "file ") || !strings.Contains(got, "far->/state/key") {
 		t.Errorf("%q", got)

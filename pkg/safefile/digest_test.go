@@ -24,6 +24,6 @@ func TestSHA256(t *testing.T) {
 		t.Errorf("a missing file: %v", err)
 	}
 	if _, _, err := SHA256(dir); err == nil || !strings.Contains(err.Error(), dir) {
-		t.Errorf("a directory: error %v, want its name", err)
+		t.Errorf("SHA256 of a directory: %v, want an error with its path", err)
 	}
 }

@@ -15,7 +15,7 @@ func TestPublish(t *testing.T) {
 	dir := t.TempDir()
 	defer unix.Umask(unix.Umask(0o077))
 	if err := Publish(filepath.Join(dir, "missing"), "hosts.json", []byte("[]")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without controllers: %v", err)
+		t.Errorf("Publish into a directory that does not exist: %v", err)
 	}
 	for _, content := range []string{"[]", "[1]"} {
 		if err := Publish(dir, "hosts.json", []byte(content)); err != nil {
@@ -25,7 +25,7 @@ func TestPublish(t *testing.T) {
 			t.Errorf("%s, %v", got, err)
 		}
 		if info, err := os.Stat(filepath.Join(dir, "hosts.json")); err != nil || info.Mode() != 0o444 {
-			t.Errorf("%v, %v: another user cannot read it", info, err)
+			t.Errorf("%v, %v: the mode is not 0444, so another user cannot read the file", info, err)
 		}
 	}
 }

@@ -22,9 +22,9 @@ func TestWriteFile(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-		t.Errorf("%v, %v", left, err)
+		t.Errorf("the directory contains %v (%v), want only the file", left, err)
 	}
 	if err := WriteFile(filepath.Join(dir, "none", "file"), nil, 0o600); err == nil {
-		t.Error("written into a directory that is not there")
+		t.Error("WriteFile succeeds although the directory does not exist")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAll checks that the stamp of several files changes with each of the files. A missing file is
-// an error of StampAll and of ReadAll.
+// TestAll checks that the stamp of several files changes if any of these files changes. A missing
+// file is an error of StampAll and of ReadAll.
 func TestAll(t *testing.T) {
 	dir, names := t.TempDir(), []string{"a", "b"}
 	write := func(name, text string) {
@@ -26,23 +26,23 @@ func TestAll(t *testing.T) {
 	}
 	write("a", "1")
 	if _, err := StampAll(dir, names); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the stamp without a file: %v", err)
+		t.Errorf("StampAll with a missing file: %v", err)
 	}
 	if _, err := ReadAll(dir, names); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the content without a file: %v", err)
+		t.Errorf("ReadAll with a missing file: %v", err)
 	}
 	write("b", "2")
 	write("other", "3")
 	first := stamp()
 	write("other", "4")
 	if again := stamp(); again != first {
-		t.Errorf("without a change: %q, then %q", first, again)
+		t.Errorf("the stamp has changed without a change of a and b: %q, then %q", first, again)
 	}
 	for _, name := range names {
 		before := stamp()
-		write(name, "5") // a change without a change of the size
+		write(name, "5") // the size of the file does not change
 		if after := stamp(); after == before {
-			t.Errorf("a change of %s keeps the stamp %q", name, after)
+			t.Errorf("%s has changed, but the stamp is still %q", name, after)
 		}
 	}
 	if err := os.Remove(filepath.Join(dir, "other")); err != nil {

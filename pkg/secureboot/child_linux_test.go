@@ -49,12 +49,12 @@ func TestMain(m *testing.M) {
 	os.Exit(2)
 }
 
-// start returns a Start that runs the test binary in a role. In production, machined starts the
-// checking process.
-func start(as string) Start {
+// start returns a Start that runs the test binary in the given role, the one of the checking
+// process or another. In production, machined starts the checking process.
+func start(name string) Start {
 	return func(ctx context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
 		c := exec.CommandContext(ctx, "/proc/self/exe")
-		c.Env, c.Stdin, c.ExtraFiles = append(Environment, role+"="+as), bytes.NewReader(question), files
+		c.Env, c.Stdin, c.ExtraFiles = append(Environment, role+"="+name), bytes.NewReader(question), files
 		var problem bytes.Buffer
 		c.Stderr = &problem
 		out, err := c.Output()
@@ -65,8 +65,8 @@ func start(as string) Start {
 	}
 }
 
-// TestProcess checks that the confined process accepts and refuses images as the firmware does. It
-// also checks an image of the usual size.
+// TestProcess checks that the confined process accepts and rejects images as the firmware does. One
+// of the images has the usual size of a boot image.
 func TestProcess(t *testing.T) {
 	signed, esl := load(t, "signed.efi"), load(t, "db.esl")
 	enabled := map[string][]byte{"SecureBoot": {1}, "db": esl}

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// load reads a file of testdata: an image, or the database that accepts it. The tests of
-// imager/secureboot write these files.
+// load reads a file of testdata: a boot image, or the signature database db that accepts the signed
+// image. The tests of imager/secureboot write these files.
 func load(t testing.TB, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
@@ -23,7 +23,8 @@ func load(t testing.TB, name string) []byte {
 	return content
 }
 
-// firmware creates a directory of variables, with contents by name, and returns it.
+// firmware creates a directory with EFI variables as efivarfs shows them, and returns its path. The
+// keys of variables are the names, its values the contents.
 func firmware(t *testing.T, variables map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -85,7 +86,8 @@ func TestReadTruncated(t *testing.T) {
 }
 
 // inProcess returns a Start that runs the code of the checking process in this process, without its
-// confinement. It counts the calls in asked, and fails the test if respond has not called confined.
+// confinement. It counts the calls in asked, and fails the test if respond does not call the
+// function by which the process confines itself.
 func inProcess(t *testing.T, asked *int) Start {
 	return func(_ context.Context, q []byte, files []*os.File, _ int) ([]byte, error) {
 		*asked++
@@ -93,14 +95,14 @@ func inProcess(t *testing.T, asked *int) Start {
 		confined := false
 		err := respond(bytes.NewReader(q), &out, files[0], func() error { confined = true; return nil })
 		if !confined {
-			t.Error("the process answered without calling confined")
+			t.Error("the process answers before it has confined itself")
 		}
 		return out.Bytes(), err
 	}
 }
 
-// TestCheck checks that the checking process runs only if Secure Boot is enabled. The reason of a
-// refusal, and a failure of the process, become errors of Check.
+// TestCheck checks that the checking process runs only if Secure Boot is enabled. If the process
+// rejects the image or fails, Check returns an error with the reason.
 func TestCheck(t *testing.T) {
 	signed, esl := load(t, "signed.efi"), load(t, "db.esl")
 	on, off := []byte{1}, []byte{0}
@@ -113,20 +115,20 @@ func TestCheck(t *testing.T) {
 		variables map[string][]byte
 		image     []byte
 		start     Start // nil for the code of the checking process
-		asked     int
+		asked     int   // expected number of calls of the checking process
 		want      string
 	}{
-		"no UEFI":       {nil, []byte("no image"), nil, 0, ""},
-		"setup":         {map[string][]byte{"SecureBoot": off, "SetupMode": on}, []byte("no image"), nil, 0, ""},
-		"accepted":      {map[string][]byte{"SecureBoot": on, "db": esl}, signed, nil, 1, ""},
-		"no db":         {map[string][]byte{"SecureBoot": on}, signed, nil, 1, "the firmware would not start it, because Secure Boot is enabled: the boot image is signed by"},
-		"revoked":       {map[string][]byte{"SecureBoot": on, "db": esl, "dbx": esl}, signed, nil, 1, "is in dbx"},
-		"no signature":  {map[string][]byte{"SecureBoot": on, "db": esl}, []byte("no image"), nil, 1, "is not a 64-bit PE image"},
-		"unknown state": {map[string][]byte{"SecureBoot": {}}, signed, nil, 0, "the state of Secure Boot cannot be read"},
-		"unknown keys":  {map[string][]byte{"SecureBoot": on, "db": make([]byte, 256<<10)}, signed, nil, 0, "the keys of Secure Boot cannot be read"},
-		"it fails":      {map[string][]byte{"SecureBoot": on, "db": esl}, signed, fails, 0, "the signature of the boot image cannot be checked: killed"},
-		"no answer":     {map[string][]byte{"SecureBoot": on, "db": esl}, signed, lies, 0, "no valid answer"},
-		"a long reason": {map[string][]byte{"SecureBoot": on, "db": esl}, signed, noisy, 0, "Secure Boot is enabled: ???"},
+		"no UEFI":           {nil, []byte("no image"), nil, 0, ""},
+		"setup":             {map[string][]byte{"SecureBoot": off, "SetupMode": on}, []byte("no image"), nil, 0, ""},
+		"accepted":          {map[string][]byte{"SecureBoot": on, "db": esl}, signed, nil, 1, ""},
+		"no db":             {map[string][]byte{"SecureBoot": on}, signed, nil, 1, "the firmware would not start it, because Secure Boot is enabled: the boot image is signed by"},
+		"revoked":           {map[string][]byte{"SecureBoot": on, "db": esl, "dbx": esl}, signed, nil, 1, "is in dbx"},
+		"no signature":      {map[string][]byte{"SecureBoot": on, "db": esl}, []byte("no image"), nil, 1, "is not a 64-bit PE image"},
+		"unreadable state":  {map[string][]byte{"SecureBoot": {}}, signed, nil, 0, "the state of Secure Boot cannot be read"},
+		"unreadable keys":   {map[string][]byte{"SecureBoot": on, "db": make([]byte, 256<<10)}, signed, nil, 0, "the keys of Secure Boot cannot be read"},
+		"the process fails": {map[string][]byte{"SecureBoot": on, "db": esl}, signed, fails, 0, "the signature of the boot image cannot be checked: killed"},
+		"an invalid answer": {map[string][]byte{"SecureBoot": on, "db": esl}, signed, lies, 0, "no valid answer"},
+		"a long reason":     {map[string][]byte{"SecureBoot": on, "db": esl}, signed, noisy, 0, "Secure Boot is enabled: ???"},
 	} {
 		asked := 0
 		start := c.start
@@ -139,7 +141,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	if err := respond(strings.NewReader("no question"), io.Discard, nil, nil); err == nil {
-		t.Error("the process answers an empty request")
+		t.Error("the process answers an invalid request")
 	}
 }
 
@@ -154,12 +156,12 @@ func FuzzLists(f *testing.F) {
 			size += entryHeader + len(e.Data)
 		}
 		if err == nil && size > len(content) {
-			t.Errorf("%d bytes of %d", size, len(content))
+			t.Errorf("the entries have %d bytes, but the content has %d", size, len(content))
 		}
 	})
 }
 
-// FuzzAccept checks that Accept refuses an image if any byte that the signature covers has changed.
+// FuzzAccept checks that Accept rejects an image if any byte that the signature covers has changed.
 func FuzzAccept(f *testing.F) {
 	signed, db := load(f, "signed.efi"), load(f, "db.esl")
 	want, err := ParseImage(bytes.NewReader(signed), int64(len(signed)))
@@ -194,7 +196,7 @@ func TestAttributes(t *testing.T) {
 	}
 	s.attested = make([]byte, len(s.attested))
 	if err := s.check(s.certificates[0], image.Digest); err == nil || err.Error() != "the signed attributes are for another content" {
-		t.Errorf("error of another digest in the attributes: %v", err)
+		t.Errorf("error if the attributes have the digest of another content: %v", err)
 	}
 }
 

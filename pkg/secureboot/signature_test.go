@@ -7,15 +7,15 @@ import (
 	"golang.org/x/crypto/cryptobyte/asn1"
 )
 
-// TestReadAlgorithm checks that readAlgorithm accepts an AlgorithmIdentifier without parameters or
-// with NULL, and no other. RFC 8017, A.1 and A.2.4, permits both.
+// TestReadAlgorithm checks that readAlgorithm accepts an AlgorithmIdentifier with absent or NULL
+// parameters, and rejects all other parameters. RFC 8017, A.1 and A.2.4, permits these two.
 func TestReadAlgorithm(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		parameters func(*cryptobyte.Builder)
 		want       bool
 	}{
-		{"none", func(*cryptobyte.Builder) {}, true},
+		{"no parameters", func(*cryptobyte.Builder) {}, true},
 		{"NULL", func(b *cryptobyte.Builder) { b.AddASN1NULL() }, true},
 		{"two NULLs", func(b *cryptobyte.Builder) { b.AddASN1NULL(); b.AddASN1NULL() }, false},
 		{"a NULL with content", func(b *cryptobyte.Builder) { b.AddASN1(asn1.NULL, func(b *cryptobyte.Builder) { b.AddUint8(0) }) }, false},

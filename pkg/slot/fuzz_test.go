@@ -15,7 +15,7 @@ func FuzzEntry(f *testing.F) {
 			return
 		}
 		if again, ours := ParseEntry(e.Name()); e.Version == "" || !ours || again != e {
-			t.Errorf("%q is %+v, and its name %q %+v", name, e, e.Name(), again)
+			t.Errorf("%q is parsed as %+v, and the name of this entry, %q, as %+v", name, e, e.Name(), again)
 		}
 		_ = Compare(e.Version, other)
 	})

@@ -70,7 +70,7 @@ func FuzzCompare(f *testing.F) {
 	f.Add("1.0^a-~.", "1.0_")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		if forth, back := Compare(a, b), Compare(b, a); forth != -back || Compare(a, a) != 0 {
-			t.Errorf("%q and %q: %d, and %d the other way", a, b, forth, back)
+			t.Errorf("Compare(%q, %q) is %d, and %d with exchanged arguments", a, b, forth, back)
 		}
 	})
 }
@@ -126,55 +126,55 @@ func TestStep(t *testing.T) {
 		refused string // a part of the error
 	}{
 		{"an upgrade begins", "1", Record{}, Started{To: "2", At: at}, Writing, "", nil, ""},
-		{"one after another", "2", record(Committed), Started{To: "3", At: at}, Writing, "", nil, ""},
-		{"again after a cut", "1", record(Writing), Started{To: "2", At: at}, Writing, "", nil, ""},
-		{"again after it went back", "1", record(RolledBack), Started{To: "2", At: at}, Writing, "", nil, ""},
-		{"two at a time", "1", record(Written), Started{To: "3", At: at}, Written, "", nil, "wait until"},
-		{"during a trial", "2", record(Trial), Started{To: "3", At: at}, Trial, "", nil, "wait until"},
-		{"the same", "2", record(Committed), Started{To: "2", At: at}, Committed, "", nil, "running already"},
-		{"an older one", "2", record(Committed), Started{To: "1.9", At: at}, Committed, "", nil, "older than 2"},
+		{"an upgrade after a committed upgrade", "2", record(Committed), Started{To: "3", At: at}, Writing, "", nil, ""},
+		{"the same upgrade after a power cut", "1", record(Writing), Started{To: "2", At: at}, Writing, "", nil, ""},
+		{"the same upgrade after its rollback", "1", record(RolledBack), Started{To: "2", At: at}, Writing, "", nil, ""},
+		{"another upgrade before the reboot", "1", record(Written), Started{To: "3", At: at}, Written, "", nil, "wait until"},
+		{"an upgrade during a trial", "2", record(Trial), Started{To: "3", At: at}, Trial, "", nil, "wait until"},
+		{"an upgrade to the running version", "2", record(Committed), Started{To: "2", At: at}, Committed, "", nil, "running already"},
+		{"an upgrade to an older version", "2", record(Committed), Started{To: "1.9", At: at}, Committed, "", nil, "older than 2"},
 		{"a higher epoch", "1", Record{}, Started{To: "2", At: at, Epoch: 4, Floor: 3}, Writing, "", nil, ""},
 		{"the same epoch", "1", Record{}, Started{To: "2", At: at, Epoch: 3, Floor: 3}, Writing, "", nil, ""},
 		{"a lower epoch", "1", record(RolledBack), Started{To: "2", At: at, Epoch: 2, Floor: 3}, RolledBack, "", nil, "version 2 has epoch 2, and one with epoch 3 was committed"},
-		{"one without an epoch", "1", Record{}, Started{To: "2", At: at, Floor: 1}, "", "", nil, "has epoch 0"},
+		{"a version without an epoch", "1", Record{}, Started{To: "2", At: at, Floor: 1}, "", "", nil, "has epoch 0"},
 		{"the write fails", "1", record(Writing), WriteFailed{Reason: "disk full", At: at}, Failed, "disk full", nil, ""},
-		{"the entry is there", "1", record(Writing), EntryWritten{}, Written, "", []Action{Reboot{Why: "upgrade from 1 to 2"}}, ""},
+		{"the entry is written", "1", record(Writing), EntryWritten{}, Written, "", []Action{Reboot{Why: "upgrade from 1 to 2"}}, ""},
 		{"an entry without an upgrade", "2", record(Committed), EntryWritten{}, Committed, "", nil, ""},
 		{"an entry during a trial", "2", record(Trial), EntryWritten{}, Trial, "", nil, ""},
-		{"cut between entry and record", "2", record(Writing), booted(old, good), Committed, "", nil, ""},
-		{"cut between entry and record, its entry is lost", "2", record(Writing), booted(old), Trial, "", []Action{Watch{}}, ""},
-		{"cut between entry and record, it did not boot", "1", record(Writing), booted(old, failed), RolledBack, "did not boot in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
+		{"power cut after the commit of the entry, before the record of the upgrade", "2", record(Writing), booted(old, good), Committed, "", nil, ""},
+		{"power cut between entry and record, version 2 runs without an entry", "2", record(Writing), booted(old), Trial, "", []Action{Watch{}}, ""},
+		{"power cut between entry and record, version 2 did not boot", "1", record(Writing), booted(old, failed), RolledBack, "did not boot in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
 		{"the first try", "2", record(Written), booted(old, trial), Trial, "", []Action{Watch{}}, ""},
 		{"another try", "2", record(Trial), booted(old, trial), Trial, "", []Action{Watch{}}, ""},
 		{"the last try", "2", record(Trial), booted(old, failed), Trial, "", []Action{Watch{}}, ""},
 		{"a try without a record", "2", Record{}, booted(old, trial), Trial, "", []Action{Watch{}}, ""},
-		{"a try without its entry", "2", record(Written), booted(old), Trial, "", []Action{Watch{}}, ""},
-		{"cut between rename and record", "2", record(Trial), booted(old, good), Committed, "", nil, ""},
-		{"back, its first process had run", "1", record(Trial), booted(old, failed), RolledBack, "did not boot in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
-		{"back, it never ran", "1", record(Written), booted(old, failed), RolledBack, "did not boot in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
-		{"back, its entry is lost", "1", record(Trial), booted(old), RolledBack, "entry of version 2 is missing", []Action{RestoreConfiguration{Version: "1"}}, ""},
-		{"cut before the entry", "1", record(Writing), booted(old), Failed, "was interrupted", nil, ""},
-		{"the loader was told otherwise", "1", record(Written), booted(old, trial), Written, "", nil, ""},
-		{"an ordinary start", "2", record(Committed), booted(old, good), Committed, "", nil, ""},
-		{"the first start of a machine", "1", Record{}, booted(old), "", "", nil, ""},
-		{"the gate holds", "2", record(Trial), ChecksPassed{At: at}, Committed, "", []Action{Rename{To: good}}, ""},
-		{"the gate of no trial", "2", record(Committed), ChecksPassed{At: at}, Committed, "", nil, ""},
-		{"the gate fails", "2", record(Trial), ChecksFailed{Reason: "node is not Ready"}, Trial, "not Ready",
+		{"a try whose entry is missing", "2", record(Written), booted(old), Trial, "", []Action{Watch{}}, ""},
+		{"power cut between the rename of the entry and the record", "2", record(Trial), booted(old, good), Committed, "", nil, ""},
+		{"rollback, version 2 had started", "1", record(Trial), booted(old, failed), RolledBack, "did not boot in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
+		{"rollback, version 2 never started", "1", record(Written), booted(old, failed), RolledBack, "did not boot in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
+		{"rollback, the entry of version 2 is missing", "1", record(Trial), booted(old), RolledBack, "entry of version 2 is missing", []Action{RestoreConfiguration{Version: "1"}}, ""},
+		{"power cut before the entry is written", "1", record(Writing), booted(old), Failed, "was interrupted", nil, ""},
+		{"the boot loader starts version 1 although version 2 has a try left", "1", record(Written), booted(old, trial), Written, "", nil, ""},
+		{"an ordinary boot", "2", record(Committed), booted(old, good), Committed, "", nil, ""},
+		{"the first boot of a machine", "1", Record{}, booted(old), "", "", nil, ""},
+		{"the upgrade probes pass", "2", record(Trial), ChecksPassed{At: at}, Committed, "", []Action{Rename{To: good}}, ""},
+		{"the upgrade probes pass, and there is no trial", "2", record(Committed), ChecksPassed{At: at}, Committed, "", nil, ""},
+		{"an upgrade probe fails", "2", record(Trial), ChecksFailed{Reason: "node is not Ready"}, Trial, "not Ready",
 			[]Action{Rename{To: Entry{Version: "2", Trial: true, Tries: 1}}, Reboot{Why: "node is not Ready"}}, ""},
-		{"back by hand", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at}, Trial, "asked",
+		{"rollback by an operator", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at}, Trial, "asked",
 			[]Action{Rename{To: Entry{Version: "2", Trial: true, Tries: 1}}, Reboot{Why: "asked"}}, ""},
-		{"back to a named version", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, To: "1", Reason: "asked", At: at}, Trial, "asked",
+		{"rollback to a named version", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, To: "1", Reason: "asked", At: at}, Trial, "asked",
 			[]Action{Rename{To: Entry{Version: "2", Trial: true, Tries: 1}}, Reboot{Why: "asked"}}, ""},
-		{"back to a version that is not there", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, To: "0.9", At: at}, Committed, "", nil,
+		{"rollback to a version that is in no slot", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, To: "0.9", At: at}, Committed, "", nil,
 			"version 0.9 is wanted, and the other slot has version 1"},
-		{"back to the same epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 3}, Floor: 3}, Trial, "asked",
+		{"rollback to a version with the same epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 3}, Floor: 3}, Trial, "asked",
 			[]Action{Rename{To: Entry{Version: "2", Trial: true, Tries: 1}}, Reboot{Why: "asked"}}, ""},
-		{"back to a lower epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 2, "2": 3}, Floor: 3}, Committed, "", nil,
+		{"rollback to a version with a lower epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 2, "2": 3}, Floor: 3}, Committed, "", nil,
 			"version 1 has epoch 2, and one with epoch 3 was committed"},
-		{"back to one that does not say its epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, At: at, Epochs: map[string]int{"2": 1}, Floor: 1}, Committed, "", nil, "has epoch 0"},
-		{"a trial is left for a lower epoch", "1", record(Trial), booted(old, failed), RolledBack, "did not boot", []Action{RestoreConfiguration{Version: "1"}}, ""},
-		{"back to nothing", "2", record(Committed), RollbackRequested{Entries: []Entry{good}, At: at}, Committed, "", nil, "no other version"},
-		{"back to what failed", "1", record(RolledBack), RollbackRequested{Entries: []Entry{old, failed}, At: at}, RolledBack, "", nil, "no other version"},
+		{"rollback to a version without an epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, At: at, Epochs: map[string]int{"2": 1}, Floor: 1}, Committed, "", nil, "has epoch 0"},
+		{"automatic rollback, which does not compare epochs", "1", record(Trial), booted(old, failed), RolledBack, "did not boot", []Action{RestoreConfiguration{Version: "1"}}, ""},
+		{"rollback without another version", "2", record(Committed), RollbackRequested{Entries: []Entry{good}, At: at}, Committed, "", nil, "no other version"},
+		{"rollback to a version that failed", "1", record(RolledBack), RollbackRequested{Entries: []Entry{old, failed}, At: at}, RolledBack, "", nil, "no other version"},
 	} {
 		got, actions, err := Step(c.running, c.before, c.event)
 		if c.refused != "" {
@@ -194,7 +194,7 @@ func TestStep(t *testing.T) {
 func TestAlwaysAWayBack(t *testing.T) {
 	old, next := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: Tries}
 	entries := []Entry{old, next}
-	for range Tries + 2 { // every boot fails
+	for range Tries + 2 { // every boot of version 2 fails
 		first, _ := First(entries)
 		if first.Version == "1" {
 			if !entries[1].Failed() {
@@ -223,6 +223,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestLeaving checks that version 1 is being replaced after the next version is written, until the
+// next version is committed or rolled back.
 func TestLeaving(t *testing.T) {
 	for _, c := range []struct {
 		r    Record

@@ -24,9 +24,9 @@ type file struct {
 
 func TestDecode(t *testing.T) {
 	for name, text := range map[string]string{
-		"YAML":           "name: a\ncount: 2\nat: 2026-01-02T03:04:05Z\npairs: {1: {cert: c, key: aGk=}}\nlist: [{cert: d}]\n",
-		"JSON":           `{"name":"a","count":2,"at":"2026-01-02T03:04:05Z","pairs":{"1":{"cert":"c","key":"aGk="}},"list":[{"cert":"d"}]}`,
-		"with its marks": "---\nname: a\ncount: 2\nat: '2026-01-02T03:04:05Z'\npairs: {'1': {cert: c, key: aGk=}}\nlist: [{cert: d}]\n...\n",
+		"YAML":                       "name: a\ncount: 2\nat: 2026-01-02T03:04:05Z\npairs: {1: {cert: c, key: aGk=}}\nlist: [{cert: d}]\n",
+		"JSON":                       `{"name":"a","count":2,"at":"2026-01-02T03:04:05Z","pairs":{"1":{"cert":"c","key":"aGk="}},"list":[{"cert":"d"}]}`,
+		"YAML with document markers": "---\nname: a\ncount: 2\nat: '2026-01-02T03:04:05Z'\npairs: {'1': {cert: c, key: aGk=}}\nlist: [{cert: d}]\n...\n",
 	} {
 		var f file
 		if err := Decode([]byte(text), &f); err != nil {

@@ -32,7 +32,7 @@ func TestLines(t *testing.T) {
 		{"only the last lines", 2, 9999, []string{"a\nb\nc\nd\n"}, 0, "3:c 4:d", "3:c 4:d", 9999},
 		{"tail", 9, 9999, []string{"a\nb\nc\n"}, 2, "2:b 3:c", "2:b 3:c", 9999},
 		{"bytes", 9, 2*lineCost + 4, []string{"aa\nbb\ncc\n"}, 0, "2:bb 3:cc", "2:bb 3:cc", 2*lineCost + 4},
-		{"one line is always kept", 9, 1, []string{"aaaa\nbbbb\n"}, 0, "2:bbbb", "2:bbbb", lineCost + 4},
+		{"the last line is always retained", 9, 1, []string{"aaaa\nbbbb\n"}, 0, "2:bbbb", "2:bbbb", lineCost + 4},
 	} {
 		r := NewLogRing(c.lines, c.bytes)
 		for _, w := range c.writes {
@@ -76,8 +76,8 @@ func TestLongLineIsSplit(t *testing.T) {
 	}
 }
 
-// TestOtherBytes checks that a ring replaces bytes that are not valid in a proto3 string. A cut
-// within a character also leaves invalid bytes.
+// TestOtherBytes checks that a ring replaces bytes that are not valid in a proto3 string. If a long
+// line is split within a character, both parts have such bytes.
 func TestOtherBytes(t *testing.T) {
 	r := NewLogRing(10, 1<<20)
 	write(t, r, "a\xffb\n"+strings.Repeat("x", MaxLogLine-1)+"é\n")
@@ -97,7 +97,7 @@ func TestSlowReaderIsToldWhatItMissed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := r.After(ctx, 5); !errors.Is(err, context.Canceled) {
-		t.Fatalf("After(5) = %v; want it to wait", err)
+		t.Fatalf("After(5) = %v; want After to wait until its context ends", err)
 	}
 }
 
@@ -116,9 +116,6 @@ func TestFollow(t *testing.T) {
 	done := errors.New("done")
 	expect := uint64(2)
 	err := r.Follow(t.Context(), 1, func(line LogLine, missed uint64) error {
-		if expect == 2 {
-			expect = line.Seq
-		}
 		if line.Seq != expect || missed != 0 {
 			return fmt.Errorf("line %d (missed %d); want line %d", line.Seq, missed, expect)
 		}

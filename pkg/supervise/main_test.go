@@ -57,8 +57,8 @@ func self(t testing.TB, role string) (args, env []string) {
 	return []string{path, "-test.run=^$"}, []string{roleEnv + "=" + role, "GORACE=atexit_sleep_ms=0"}
 }
 
-// play plays a role in a child process and returns its exit status. Each role has its arguments in
-// capital letters.
+// play plays a role in a child process and returns its exit status. The comment of a role shows its
+// arguments in capital letters.
 func play(role string) int {
 	words := strings.Fields(role)
 	switch words[0] {

@@ -70,8 +70,8 @@ func (b *bench) set(services ...Service) {
 }
 
 // The method until waits until the function ok returns true for the status of the service, and
-// returns this status. what describes the awaited status if the test fails.
-func (b *bench) until(name, what string, ok func(Status) bool) Status {
+// returns this status. state describes the awaited status in the failure message.
+func (b *bench) until(name, state string, ok func(Status) bool) Status {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
 	defer cancel()
@@ -84,11 +84,12 @@ func (b *bench) until(name, what string, ok func(Status) bool) Status {
 		return i >= 0 && ok(found)
 	})
 	if err != nil {
-		b.t.Fatalf("%s is not %s: %+v", name, what, all)
+		b.t.Fatalf("%s is not %s: %+v", name, state, all)
 	}
 	return found
 }
 
+// The method in waits until the service is in the phase p, and returns its status.
 func (b *bench) in(name string, p Phase) Status {
 	b.t.Helper()
 	return b.until(name, string(p), func(s Status) bool { return s.State == p })
@@ -159,7 +160,7 @@ func TestFailureSaysWhy(t *testing.T) {
 		t.Errorf("detail %q", s.Detail)
 	}
 	b.set(b.service("c", "exit 8 cannot open the book"))
-	s := b.until("c", "fails otherwise", func(s Status) bool { return s.State == BackingOff && strings.Contains(s.Detail, "status 8") })
+	s := b.until("c", "failed with status 8", func(s Status) bool { return s.State == BackingOff && strings.Contains(s.Detail, "status 8") })
 	if s.Detail != "ended with status 8, last line: cannot open the book" {
 		t.Errorf("detail %q", s.Detail)
 	}
@@ -195,7 +196,8 @@ func TestOrderOfStartAndStop(t *testing.T) {
 	}
 }
 
-// TestProfile checks that a service serves profiles, and its next process does so too.
+// TestProfile checks that a service serves profiles, also after its process was killed and started
+// again.
 func TestProfile(t *testing.T) {
 	b := newBench(t, "")
 	socket := filepath.Join(t.TempDir(), "of", "s")
@@ -257,10 +259,10 @@ func TestSetChangesOnlyWhatDiffers(t *testing.T) {
 		t.Error("the removed service three still has a status")
 	}
 	if err := b.Set([]Service{{Name: "bad"}}); err == nil {
-		t.Error("a set without a program was accepted")
+		t.Error("Set accepts a service without a program")
 	}
 	if got := len(b.Services()); got != 3 {
-		t.Errorf("%d services after a refused set; want the former 3", got)
+		t.Errorf("%d services after Set has returned an error; want the former 3", got)
 	}
 	if _, err := b.Log("three"); err == nil || !strings.Contains(err.Error(), "four, one, two") {
 		t.Errorf("error %v; want the names of the present services", err)
@@ -286,11 +288,11 @@ func TestShutdownOutOfTimeKillsAndSaysWhom(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	err := b.Shutdown(ctx)
-	if err == nil || !strings.Contains(err.Error(), "services a, b: killed") || strings.Contains(err.Error(), "still there") {
+	if err == nil || !strings.Contains(err.Error(), "services a, b: killed") || strings.Contains(err.Error(), "still running") {
 		t.Errorf("error %v", err)
 	}
 	if err := b.Set(nil); !errors.Is(err, ErrShutdown) {
-		t.Errorf("services after the shutdown: %v", err)
+		t.Errorf("Set after Shutdown: %v, want ErrShutdown", err)
 	}
 }
 
@@ -301,8 +303,8 @@ func TestStartThatIsNeverReadyIsTriedAgain(t *testing.T) {
 		s.Backoff.First = 10 * time.Millisecond
 	}))
 	s := b.until("a", "restarted twice", func(s Status) bool { return s.Restarts >= 2 })
-	// The timeout is twice the first timeout after one failure, and more after further failures, if
-	// this test was slow meanwhile.
+	// Each failure doubles the timeout, which is 300 ms at first. If this test is slow, the service
+	// may have failed more than once.
 	if s = b.in("a", Starting); !regexp.MustCompile(`was not ready within (600ms|1\.2s|2\.4s)$`).MatchString(s.Detail) {
 		t.Errorf("%+v", s)
 	}
@@ -347,12 +349,12 @@ func TestFloodDoesNotGrow(t *testing.T) {
 	}
 }
 
-// TestGroup starts services in control groups. It checks which processes remain after the main
-// process of a service was killed.
+// TestGroup starts services in control groups and kills their main processes. The manager then
+// kills the other processes of the group, except if the service has LeaveChildren.
 func TestGroup(t *testing.T) {
 	tree := testTree(t)
 	t.Cleanup(func() { cleanTree(t, tree, "/orlop-test/all", "/orlop-test/leave", "/orlop-test") })
-	b := newBench(t, tree) // created first, so its cleanup runs last
+	b := newBench(t, tree) // its cleanup runs before cleanTree, because it is registered later
 	in := func(group string, leave bool) func(*Service) {
 		return func(s *Service) { s.Cgroup, s.LeaveChildren = group, leave }
 	}
@@ -369,12 +371,12 @@ func TestGroup(t *testing.T) {
 		b.until(name, "restarted", func(s Status) bool { return s.State == Running && s.PID != pid })
 	}
 	if !slices.Contains(procs(t, tree, "/orlop-test/leave"), left["leave"]) {
-		t.Error("the child of a service that leaves its children was killed")
+		t.Error("the child of a service with LeaveChildren was killed")
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for slices.Contains(procs(t, tree, "/orlop-test/all"), left["all"]) {
 		if time.Now().After(deadline) {
-			t.Fatal("the child of a service still runs")
+			t.Fatal("the child of a service without LeaveChildren still runs")
 		}
 		<-time.After(5 * time.Millisecond)
 	}

@@ -58,15 +58,15 @@ func TestRun(t *testing.T) {
 	}
 	_, env = self(t, "complain 0 answer")
 	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, SeparateStderr: true}); string(out) != "answer\n" || err != nil {
-		t.Fatalf("apart: %q, %v", out, err)
+		t.Fatalf("with SeparateStderr: %q, %v", out, err)
 	}
 	_, env = self(t, "complain 4 answer")
 	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, SeparateStderr: true}); string(out) != "answer\n" || !errors.As(err, &exit) || exit.Output != "complaint" {
-		t.Fatalf("apart, with a status: %q, %v", out, err)
+		t.Fatalf("with SeparateStderr and status 4: %q, %v", out, err)
 	}
 	_, env = self(t, "complain 0 answer")
 	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env}); string(out) != "complaint\nanswer\n" || err != nil {
-		t.Fatalf("together: %q, %v", out, err)
+		t.Fatalf("without SeparateStderr: %q, %v", out, err)
 	}
 	file, err := os.CreateTemp(t.TempDir(), "file")
 	if err != nil {
@@ -75,13 +75,13 @@ func TestRun(t *testing.T) {
 	defer file.Close()
 	_, env = self(t, "fill 3 content")
 	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Files: []*os.File{file}}); err != nil {
-		t.Fatalf("with a file: %q, %v", out, err)
+		t.Fatalf("with an inherited file: %q, %v", out, err)
 	}
 	if text, err := os.ReadFile(file.Name()); string(text) != "content" || err != nil {
-		t.Fatalf("with a file: %q, %v", text, err)
+		t.Fatalf("content of the inherited file: %q, %v", text, err)
 	}
 	if _, err = reaper.Run(t.Context(), "/does/not/exist"); !errors.Is(err, os.ErrNotExist) {
-		t.Fatalf("error %v; want: does not exist", err)
+		t.Fatalf("error %v; want os.ErrNotExist", err)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestParser(t *testing.T) {
 	_, env = self(t, "complain 4 answer")
 	out, err := reaper.Parser(Command{Args: args, Env: env})(t.Context(), nil, nil, 0)
 	if out != nil || err == nil || err.Error() != "its process ended with status 4" {
-		t.Errorf("with a status: %q, %v", out, err)
+		t.Errorf("a parser that ends with status 4: %q, %v", out, err)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestAttributes(t *testing.T) {
 			s.Nice, s.OOMScoreAdj = 7, new(500)
 			s.Rlimits = []Rlimit{{unix.RLIMIT_CORE, 4096, unix.RLIM_INFINITY}}
 		}, []string{"nice 7", "core 4096", "Uid:\t0"}},
-		{"nothing sticks to machined", func(*Spec) {}, []string{"NoNewPrivs:\t0", fmt.Sprintf("nice %d", 20-priority), "Uid:\t0"}},
+		{"machined retains no attribute of a child", func(*Spec) {}, []string{"NoNewPrivs:\t0", fmt.Sprintf("nice %d", 20-priority), "Uid:\t0"}},
 	} {
 		text, exit := run(t, ctx, "show", func(s *Spec) {
 			s.Args = []string{program, "-test.run=^$"}
@@ -248,22 +248,22 @@ func atoi(t *testing.T, s string) int {
 	return n
 }
 
-// TestTooMuch checks that a command that exceeds its output limit is killed, even if it writes for
-// ever. A command that writes exactly as many bytes as the limit allows is not killed.
+// TestTooMuch checks that a command that exceeds its output limit is killed, even if it writes
+// endlessly. A command that writes exactly as many bytes as the limit allows is not killed.
 func TestTooMuch(t *testing.T) {
 	args, env := self(t, "exit 0 12345")
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 6}); string(out) != "12345\n" || err != nil {
-		t.Errorf("as much as it may: %q, %v", out, err)
+		t.Errorf("as many bytes as MaxOutput: %q, %v", out, err)
 	}
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 5}); out != nil || !errors.Is(err, ErrTooMuch) {
-		t.Errorf("one byte more: %q, %v", out, err)
+		t.Errorf("one byte more than MaxOutput: %q, %v", out, err)
 	}
 	args, env = self(t, "show 1000")
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, KillFirst: true, MaxOutput: MaxOutput}); err != nil || !strings.Contains(string(out), "oom 1000") {
-		t.Errorf("an expendable one: %q, %v", out, err)
+		t.Errorf("with KillFirst: %q, %v; want oom_score_adj 1000", out, err)
 	}
 	args, env = self(t, "chatter")
 	if _, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 100}); !errors.Is(err, ErrTooMuch) {
-		t.Errorf("for ever: %v", err)
+		t.Errorf("endless output: %v", err)
 	}
 }

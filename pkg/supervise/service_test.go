@@ -14,14 +14,14 @@ func TestValidate(t *testing.T) {
 		services []Service
 		want     string // a part of the error; empty for no error
 	}{
-		{"good", []Service{{Name: "a", Process: Spec{Args: ok}}, {Name: "b", Process: Spec{Args: ok}, DependsOn: []string{"a"}}}, ""},
+		{"valid", []Service{{Name: "a", Process: Spec{Args: ok}}, {Name: "b", Process: Spec{Args: ok}, DependsOn: []string{"a"}}}, ""},
 		{"no name", []Service{{Process: Spec{Args: ok}}}, "needs a name"},
-		{"slash", []Service{{Name: "a/b", Process: Spec{Args: ok}}}, "needs a name"},
-		{"twice", []Service{{Name: "a", Process: Spec{Args: ok}}, {Name: "a", Process: Spec{Args: ok}}}, "there twice"},
+		{"a slash in the name", []Service{{Name: "a/b", Process: Spec{Args: ok}}}, "needs a name"},
+		{"the same name twice", []Service{{Name: "a", Process: Spec{Args: ok}}, {Name: "a", Process: Spec{Args: ok}}}, "there twice"},
 		{"relative program", []Service{{Name: "a", Process: Spec{Args: []string{"x"}}}}, "absolute path"},
 		{"relative group", []Service{{Name: "a", Process: Spec{Args: ok}, Cgroup: "x"}}, "begins with a slash"},
-		{"unknown need", []Service{{Name: "a", Process: Spec{Args: ok}, DependsOn: []string{"b"}}}, `needs "b", which does not exist`},
-		{"circle", []Service{{Name: "a", Process: Spec{Args: ok}, DependsOn: []string{"b"}}, {Name: "b", Process: Spec{Args: ok}, DependsOn: []string{"a"}}}, "a → b → a"},
+		{"unknown dependency", []Service{{Name: "a", Process: Spec{Args: ok}, DependsOn: []string{"b"}}}, `needs "b", which does not exist`},
+		{"cycle of dependencies", []Service{{Name: "a", Process: Spec{Args: ok}, DependsOn: []string{"b"}}, {Name: "b", Process: Spec{Args: ok}, DependsOn: []string{"a"}}}, "a → b → a"},
 		{"two probes", []Service{{Name: "a", Process: Spec{Args: ok}, Ready: Probe{Notify: true, TCP: "x"}}}, "more than one way"},
 	} {
 		err := Validate(c.services)

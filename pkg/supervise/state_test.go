@@ -129,7 +129,7 @@ func TestStepNeverStartsTwice(t *testing.T) {
 		}
 		for _, a := range actions {
 			if (a.Kind == Term || a.Kind == Kill) && !process {
-				t.Fatalf("step %d: %s + %s ends a process that is not there", i, line(before, nil), e)
+				t.Fatalf("step %d: %s + %s ends a process that does not exist", i, line(before, nil), e)
 			}
 			if a.Kind == SetTimer {
 				timer = a.Timer > 0
@@ -139,7 +139,7 @@ func TestStepNeverStartsTwice(t *testing.T) {
 			t.Fatalf("step %d: %s + %s gives %s, with a process: %v", i, line(before, nil), e, s.Phase, process)
 		}
 		if s.Wanted && s.Needs && !process && !timer {
-			t.Fatalf("step %d: %s + %s gives %s: nothing will ever start it", i, line(before, nil), e, line(s, actions))
+			t.Fatalf("step %d: %s + %s gives %s: no event will start the service", i, line(before, nil), e, line(s, actions))
 		}
 	}
 }

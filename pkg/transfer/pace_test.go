@@ -43,7 +43,7 @@ func TestPacedBody(t *testing.T) {
 		delay      time.Duration
 		size, left int
 		want       string
-		within     time.Duration
+		within     time.Duration // maximum duration of the read
 	}{
 		{"a byte each 14 s", 14 * time.Second, 1, 1 << 30, "is too slow: 3 bytes within 42s", 45 * time.Second},
 		{"a byte each second", time.Second, 1, 1 << 30, "is too slow: 30 bytes within 30s", 31 * time.Second},
@@ -60,21 +60,22 @@ func TestPacedBody(t *testing.T) {
 			case c.want == "" && (err != nil || n != int64(c.left)):
 				t.Errorf("%s: %d bytes, %v", c.name, n, err)
 			case c.want != "" && (!errors.Is(err, ErrSlow) || err.Error() != c.want || context.Cause(ctx) == nil):
-				t.Errorf("%s: %v, the request %v; want %s", c.name, err, context.Cause(ctx), c.want)
+				t.Errorf("%s: %v, the request was canceled with %v; want %s", c.name, err, context.Cause(ctx), c.want)
 			case took > c.within:
 				t.Errorf("%s: took %s", c.name, took)
 			}
 			if _, again := body.Read(make([]byte, 1)); c.want != "" && !errors.Is(again, ErrSlow) {
-				t.Errorf("%s: after the end: %v", c.name, again)
+				t.Errorf("%s: a second Read returned %v, want ErrSlow", c.name, again)
 			}
 			if err := body.Close(); err != nil || ctx.Err() == nil {
-				t.Errorf("%s: closed: %v, the request %v", c.name, err, ctx.Err())
+				t.Errorf("%s: Close returned %v, the error of the request's context is %v", c.name, err, ctx.Err())
 			}
 		})
 	}
 }
 
-// TestPacedReceiver checks that the time in which the receiver processes data does not count.
+// TestPacedReceiver checks that PacedBody does not count the time in which the receiver processes
+// data.
 func TestPacedReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := PacedBody(io.NopCloser(strings.NewReader("abc")), DefaultPace, func(error) {})
@@ -87,7 +88,7 @@ func TestPacedReceiver(t *testing.T) {
 	})
 }
 
-// lateBody is a body that delivers a byte at the moment of its cancellation.
+// lateBody is a body that delivers a byte when its request is canceled.
 type lateBody struct{ canceled chan struct{} }
 
 func (b lateBody) Read(p []byte) (int, error) {
@@ -98,8 +99,9 @@ func (b lateBody) Read(p []byte) (int, error) {
 
 func (lateBody) Close() error { return nil }
 
-// TestLateData checks that Read returns the reason of a cancellation even if data arrive together
-// with it. The next Read of the body would only return the error of the canceled request.
+// TestLateData checks that Read returns ErrSlow, the reason of the cancellation, even if data
+// arrive at the same time. If Read returned the data, the next Read would only return the error of
+// the canceled request.
 func TestLateData(t *testing.T) {
 	late := lateBody{make(chan struct{})}
 	body := PacedBody(late, Pace{Stall: time.Millisecond, Window: time.Hour}, func(error) { close(late.canceled) })

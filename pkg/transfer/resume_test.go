@@ -13,11 +13,11 @@ const content = "the quick brown fox jumps over the lazy dog"
 
 var errBroken = errors.New("broken")
 
-// breaking returns a connection that delivers after bytes of the content from the offset at, and
-// then breaks.
-func breaking(at int64, after int) io.ReadCloser {
-	rest := content[at:]
-	return io.NopCloser(io.MultiReader(strings.NewReader(rest[:min(after, len(rest))]), iotest.ErrReader(errBroken)))
+// breaking returns a connection that delivers size bytes of the content, from offset on, and then
+// fails with errBroken.
+func breaking(offset int64, size int) io.ReadCloser {
+	rest := content[offset:]
+	return io.NopCloser(io.MultiReader(strings.NewReader(rest[:min(size, len(rest))]), iotest.ErrReader(errBroken)))
 }
 
 func TestResumingReader(t *testing.T) {
@@ -27,10 +27,10 @@ func TestResumingReader(t *testing.T) {
 		after int
 		opens int // number of connections
 	}{
-		{"in one", 0, 100, 1},
-		{"in several", 0, 10, 5},
+		{"one connection", 0, 100, 1},
+		{"several connections", 0, 10, 5},
 		{"from the middle", 20, 10, 3},
-		{"nothing left", int64(len(content)), 10, 0},
+		{"no data left", int64(len(content)), 10, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			opens := 0
@@ -58,12 +58,12 @@ func TestGivesUp(t *testing.T) {
 	}
 	_, err = io.ReadAll(ResumingReader(0, 1, func(int64) (io.ReadCloser, error) { return nil, errBroken }))
 	if !errors.Is(err, errBroken) {
-		t.Errorf("no connection: %v", err)
+		t.Errorf("an attempt to connect that fails: %v", err)
 	}
 }
 
-// TestShortConnections checks that the reader fails if all connections deliver little data, and
-// does not fail if some deliver much.
+// TestShortConnections checks that the reader fails if each connection delivers little data. It
+// does not fail if some connections deliver more.
 func TestShortConnections(t *testing.T) {
 	const size = 4 * minProgress
 	for _, c := range []struct {
@@ -72,8 +72,8 @@ func TestShortConnections(t *testing.T) {
 		want  int // maximum number of connections
 		whole bool
 	}{
-		{"a byte each", func(int) int64 { return 1 }, maxShort, false},
-		{"a long connection now and then", func(open int) int64 { return map[bool]int64{true: minProgress, false: 1}[open%maxShort == 0] }, 4 * maxShort, true},
+		{"a byte per connection", func(int) int64 { return 1 }, maxShort, false},
+		{"one long connection of maxShort", func(open int) int64 { return map[bool]int64{true: minProgress, false: 1}[open%maxShort == 0] }, 4 * maxShort, true},
 	} {
 		opens := 0
 		got, err := io.ReadAll(ResumingReader(0, size, func(at int64) (io.ReadCloser, error) {
@@ -86,8 +86,8 @@ func TestShortConnections(t *testing.T) {
 	}
 }
 
-// TestEarlyEnd checks that the early end of a connection does not return io.EOF. A caller that
-// tests for io.EOF would take the file for complete.
+// TestEarlyEnd checks that Read returns io.ErrUnexpectedEOF and not io.EOF if a connection ends too
+// early. A caller that tests for io.EOF would take the file for complete.
 func TestEarlyEnd(t *testing.T) {
 	r := ResumingReader(0, int64(len(content)), func(int64) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("")), nil })
 	if _, err := r.Read(make([]byte, 1)); errors.Is(err, io.EOF) || !errors.Is(err, io.ErrUnexpectedEOF) {

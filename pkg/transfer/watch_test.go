@@ -13,13 +13,13 @@ func TestWatch(t *testing.T) {
 	failed := errors.New("failed")
 	for name, c := range map[string]struct {
 		most, stopAfter time.Duration
-		pieces          int // one piece each second, then the transfer ends or blocks
-		end             error
-		blocks          bool
-		want            error
-		after           time.Duration
+		pieces          int           // one piece each second, then the transfer ends or blocks
+		end             error         // result of the transfer
+		blocks          bool          // the transfer does not end after its last piece
+		want            error         // result of Watch
+		after           time.Duration // expected duration of Watch
 	}{
-		"whole":    {pieces: 100, after: 100 * time.Second},
+		"complete": {pieces: 100, after: 100 * time.Second},
 		"failed":   {pieces: 3, end: failed, want: failed, after: 3 * time.Second},
 		"stalled":  {pieces: 3, blocks: true, want: ErrStalled, after: 3*time.Second + StallTimeout},
 		"too long": {most: 10*time.Second + 1, pieces: 100, want: ErrTooLong, after: 10*time.Second + 1},

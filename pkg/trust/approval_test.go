@@ -11,8 +11,8 @@ import (
 
 var began = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// approvalOf returns an approval of the key with number key for the machine with a serial number.
-// Its rule can approve two machines.
+// approvalOf returns an approval for the machine with the serial number serial and the key with the
+// number key. The rule of the approval can approve two machines.
 func approvalOf(serial string, key int) Approval {
 	return Approval{Serial: serial, Key: fmt.Sprintf("sha256:%064x", key), Rule: strings.Repeat("a", 64), Maximum: 2, Signed: began, At: began.Add(time.Minute)}
 }
@@ -30,19 +30,19 @@ func TestAddApproval(t *testing.T) {
 		change func(*Approval)
 		want   string // part of the error
 	}{
-		{"again", func(a *Approval) { *a = first; a.At = a.At.Add(time.Hour) }, ""},
+		{"the same approval at a later time", func(a *Approval) { *a = first; a.At = a.At.Add(time.Hour) }, ""},
 		{"another machine", func(a *Approval) { a.Serial = "SN-2" }, ""},
-		{"the serial number", func(*Approval) {}, "another machine, with the key " + first.Key},
-		{"the UUID", func(a *Approval) { a.Serial, a.UUID = "", "4c4c" }, "another machine"},
-		{"another rule", func(a *Approval) { a.Rule = strings.Repeat("b", 64) }, "approve its fingerprint, or sign the rule again"},
+		{"the serial number of SN-1 with another key", func(*Approval) {}, "another machine, with the key " + first.Key},
+		{"the UUID of SN-1 with another key", func(a *Approval) { a.Serial, a.UUID = "", "4c4c" }, "another machine"},
+		{"the serial number of SN-1 by another rule", func(a *Approval) { a.Rule = strings.Repeat("b", 64) }, "approve its fingerprint, or sign the rule again"},
 		{"signed at the time of the approval", func(a *Approval) { a.Signed, a.At = first.At, first.At }, "another machine"},
 		{"signed after the approval", func(a *Approval) { a.Signed, a.At = first.At.Add(1), first.At.Add(1) }, ""},
-		{"the maximum", func(a *Approval) { a.Serial, a.Maximum = "SN-2", 1 }, "its maximum of 1 machines"},
+		{"more machines than the maximum of the rule", func(a *Approval) { a.Serial, a.Maximum = "SN-2", 1 }, "its maximum of 1 machines"},
 		{"older than its rule", func(a *Approval) { a.At = a.Signed.Add(-1) }, "older than its rule"},
 		{"no identity", func(a *Approval) { a.Serial = "" }, "serial number"},
 		{"a long identity", func(a *Approval) { a.Serial = strings.Repeat("1", 65) }, "serial number"},
-		{"a bad rule", func(a *Approval) { a.Rule = "x" }, "rule"},
-		{"a bad key", func(a *Approval) { a.Key = "x" }, "key"},
+		{"an invalid rule", func(a *Approval) { a.Rule = "x" }, "rule"},
+		{"an invalid key", func(a *Approval) { a.Key = "x" }, "key"},
 		{"no maximum", func(a *Approval) { a.Serial, a.Maximum = "SN-2", 0 }, "maximum 0"},
 	} {
 		a := approvalOf("SN-1", 2)
@@ -87,14 +87,14 @@ func TestApprovalBounds(t *testing.T) {
 		t.Error("an old approval was not pruned")
 	}
 	if merged, changed, err := next.MergeMembership(l.Membership, s, end.Add(1)); err != nil || changed || len(merged.Approvals) != 0 {
-		t.Errorf("an old approval returns: %v, %v", changed, err)
+		t.Errorf("a merge adds an old approval again: %v, %v", changed, err)
 	}
 	l.Floor = began // the clock is ahead of Floor, so nothing is pruned
 	if _, pruned := l.Prune(s, end.Add(1)); pruned {
 		t.Error("an approval was pruned by a clock that is ahead")
 	}
 	if _, _, err := next.MergeMembership(Membership{Approvals: []Approval{{}}}, s, end); err == nil {
-		t.Error("merged an approval that no ledger can contain")
+		t.Error("MergeMembership accepts an invalid approval")
 	}
 }
 
@@ -110,9 +110,9 @@ type proposal struct {
 
 // TestApprovalsInRandomWorlds simulates control-plane machines that propose contradictory approvals
 // at the same time, while messages are lost and machines poll each other. It checks the approvals
-// that a majority has stored. No two of them have the same serial number with different keys, if
-// the rules of both were signed at or before the time of the other approval. No rule has more
-// approvals than its maximum.
+// that a majority has stored. Two of them can have the same serial number with different keys only
+// if the rule of one was signed after the time of the other. No rule has more approvals than its
+// maximum.
 func TestApprovalsInRandomWorlds(t *testing.T) {
 	effective := 0
 	for seed := range 300 {
@@ -188,7 +188,7 @@ func (p *proposal) step(ledgers []Ledger, lost bool) {
 }
 
 // consistent returns an error if effective approvals contradict each other, or if a rule has more
-// of them than its maximum.
+// effective approvals than its maximum.
 func consistent(done []Approval) error {
 	used := map[string]map[string]bool{}
 	for i, a := range done {

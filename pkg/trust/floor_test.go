@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestClockThatJumped checks a clock that is five years ahead: entries that may still be valid at
-// the time Floor stay in the ledger.
+// TestClockThatJumped uses a clock that is five years ahead. The ledger retains the entries that
+// may still be valid at the time Floor, which has certainly passed. Without Floor, it drops them.
 func TestClockThatJumped(t *testing.T) {
 	ahead := noon.Add(5 * 365 * 24 * time.Hour)
 	ledger := Ledger{ID: fmt.Sprintf("%032x", 1)}
@@ -22,13 +22,13 @@ func TestClockThatJumped(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		past  time.Time
-		drops bool
+		past  time.Time // Floor of the ledgers
+		drops bool      // the entries of noon are dropped
 	}{
-		{"the clock alone", time.Time{}, true},
-		{"a day has passed", noon.Add(24 * time.Hour), false},
-		{"as much has passed", ahead, true},
-		{"more has passed than the clock shows", ahead.Add(time.Hour), true},
+		{"no floor", time.Time{}, true},
+		{"a floor one day after noon", noon.Add(24 * time.Hour), false},
+		{"a floor equal to the clock", ahead, true},
+		{"a floor after the time of the clock", ahead.Add(time.Hour), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ledger, full := ledger, full
@@ -39,16 +39,16 @@ func TestClockThatJumped(t *testing.T) {
 				t.Errorf("Prune: %v, %d tickets", some, len(pruned.Tickets))
 			}
 			if taken, _, err := (Ledger{ID: ledger.ID, Floor: c.past}).MergeMembership(ledger.Membership, &s, ahead); err != nil || (len(taken.Tickets) == 0) != c.drops {
-				t.Errorf("Learn: %d tickets, %v", len(taken.Tickets), err)
+				t.Errorf("MergeMembership: %d tickets, %v", len(taken.Tickets), err)
 			}
 			if more := ledger.AddIssued(Issued{Serial: "3c", Lineage: "3c", At: ahead, Expires: ahead.Add(time.Hour)}); (len(more.Issued) == 1) != c.drops {
-				t.Errorf("With: %d are kept", len(more.Issued))
+				t.Errorf("AddIssued: the ledger has %d certificates", len(more.Issued))
 			}
 			if _, _, err := full.Revoke(Revocation{Lineage: "fffff", At: ahead}); (err == nil) != c.drops {
 				t.Errorf("Revoke: %v", err)
 			}
 			if _, _, err := full.MergeRevocations([]Revocation{{Lineage: "fffff", At: ahead}}, ahead); (err == nil) != c.drops {
-				t.Errorf("Merge: %v", err)
+				t.Errorf("MergeRevocations: %v", err)
 			}
 		})
 	}

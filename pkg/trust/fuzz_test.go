@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// FuzzMerge merges arbitrary revocations of a peer. The second merge of the same entries adds
-// nothing, the ledger stays within its limit, and it is equal after it was written as JSON and read
-// again.
+// FuzzMerge merges arbitrary revocations of a peer. A second merge of the same entries adds
+// nothing. The ledger stays within its limit, and is the same after it was encoded as JSON and
+// decoded again.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`[{"origin":"1a","by":"CN=admin"},{"name":"dora","count":2,"restored":true}]`), []byte(`[{"name":"dora","count":1}]`))
 	f.Add([]byte(`[{"origin":"any ticket"}]`), []byte(`null`))
@@ -20,13 +20,13 @@ func FuzzMerge(f *testing.F) {
 		if json.Unmarshal(before, &known.Revoked) != nil || json.Unmarshal(sent, &received) != nil {
 			return
 		}
-		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // keep the valid entries
+		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // retain the valid entries
 		next, news, err := known.MergeRevocations(received, noon)
 		if len(next.Revoked) > maxRevoked || len(next.Revoked) < len(known.Revoked) || err == nil && len(news) == 0 && len(next.Revoked) != len(known.Revoked) {
 			t.Fatalf("%d revocations became %d", len(known.Revoked), len(next.Revoked))
 		}
 		if _, again, twice := next.MergeRevocations(received, noon); (twice == nil) != (err == nil) || len(again) > 0 {
-			t.Fatalf("merged twice: %v, %v", again, twice)
+			t.Fatalf("the second merge: %v, %v", again, twice)
 		}
 		text, wrong := json.Marshal(next)
 		var read Ledger
@@ -34,11 +34,11 @@ func FuzzMerge(f *testing.F) {
 			wrong = json.Unmarshal(text, &read)
 		}
 		if wrong != nil || !bytes.Equal(read.Revoked.Digest(), next.Revoked.Digest()) {
-			t.Fatalf("it cannot be written down: %v, %s", wrong, text)
+			t.Fatalf("the ledger is not the same after it was encoded and decoded: %v, %s", wrong, text)
 		}
 		for _, r := range next.Revoked {
 			if r.Lineage == AnyTicket {
-				t.Fatal("another machine can revoke all")
+				t.Fatal("a peer can revoke all tickets")
 			}
 		}
 	})

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestHighestGeneration checks entries of another machine with the highest generation: a revocation
-// still takes effect on all machines, and a restoration that cannot take effect is refused.
+// TestHighestGeneration merges entries of another machine with the highest generation. A later
+// revocation must still take effect on all machines, and Restore must reject a restoration that
+// could not take effect. The later renewal of a member must also survive a sync.
 func TestHighestGeneration(t *testing.T) {
 	sent := []Revocation{{Name: "dora", At: noon, Generation: math.MaxUint64, Restored: true}}
 	here, _, err := Ledger{}.MergeRevocations(sent, noon)
@@ -26,10 +27,10 @@ func TestHighestGeneration(t *testing.T) {
 	there, _, _ := Ledger{}.MergeRevocations(sent, noon)
 	there, news, err := there.MergeRevocations(here.Revoked, noon)
 	if err != nil || len(news) != 1 || len(there.Revoked.Active()) != 1 {
-		t.Errorf("the other machine does not take the revocation: %+v, %v", there.Revoked, err)
+		t.Errorf("the other machine does not accept the revocation: %+v, %v", there.Revoked, err)
 	}
 	if next, err := here.Restore(Revocation{Name: "dora", At: noon}); err == nil || !strings.Contains(err.Error(), "cannot restore: its revocation has the highest generation") || len(next.Revoked.Active()) != 1 {
-		t.Errorf("restored: %+v, %v", next.Revoked, err)
+		t.Errorf("Restore: %+v, %v", next.Revoked, err)
 	}
 
 	member := Member{Name: "w", Ticket: "1a", Key: finger(1), Address: "10.0.0.1", Joined: noon, Renewed: noon, Expires: noon.Add(time.Hour), Generation: math.MaxUint64}

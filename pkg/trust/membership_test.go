@@ -16,6 +16,8 @@ import (
 func id(n int) string     { return fmt.Sprintf("%032x", n) }
 func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
+// TestBegin checks that WithID converts the ledger of a version without ledger IDs: an unused join
+// ticket moves from the issued certificates to Tickets, and a machine can join with this ticket.
 func TestBegin(t *testing.T) {
 	older := Ledger{Issued: []Issued{{Serial: "1a", Name: "w", Role: RoleJoin, Expires: noon.Add(time.Hour)}, {Serial: "2b", Name: "dora", Role: "reader"}, {Serial: "3c", Name: "v", Role: RoleJoin}},
 		Membership: Membership{Members: []Member{{Name: "v", Ticket: "3c"}}}}
@@ -104,7 +106,7 @@ func TestMergesAgree(t *testing.T) {
 		// A merge is associative, commutative and idempotent.
 		x, y, z := rolls[0], rolls[1], rolls[2]
 		if !bytes.Equal(x.Merge(y).Merge(z).Digest(), x.Merge(y.Merge(z)).Digest()) || !bytes.Equal(x.Merge(y).Digest(), y.Merge(x).Digest()) || !bytes.Equal(x.Merge(x).Digest(), x.Digest()) {
-			t.Fatalf("merging depends on the order:\n%+v\n%+v\n%+v", x, y, z)
+			t.Fatalf("Merge is not associative, commutative or idempotent:\n%+v\n%+v\n%+v", x, y, z)
 		}
 	}
 }
@@ -116,23 +118,23 @@ func TestMergeRejectsInvalid(t *testing.T) {
 		change(&c)
 		return Membership{Tickets: []Ticket{c}}
 	}
-	for what, r := range map[string]Membership{
-		"a serial":            ticket(func(c *Ticket) { c.Serial = "0x1A" }),
-		"a name":              ticket(func(c *Ticket) { c.Name = "a\nb" }),
-		"half of the voters":  ticket(func(c *Ticket) { c.Voters = []string{id(1), id(2)} }),
-		"more than there are": ticket(func(c *Ticket) { c.Quorum = 2 }),
-		"a voter twice":       ticket(func(c *Ticket) { c.Voters, c.Quorum = []string{id(1), id(1)}, 2 }),
-		"a voter's name":      ticket(func(c *Ticket) { c.Voters = []string{"b"} }),
-		"a long subject":      ticket(func(c *Ticket) { c.By = strings.Repeat("x", 129) }),
-		"a member's key":      {Members: []Member{{Name: "w", Ticket: "1a", Key: "k", Address: "10.0.0.1"}}},
-		"a member's address":  {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "w"}}},
-		"a time":              {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "10.0.0.1", Renewed: noon.AddDate(9000, 0, 0)}}},
-		"a claim's address":   {Bindings: []TicketBinding{{Ticket: "1a", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}},
-		"a claim's voter":     {Bindings: []TicketBinding{{Ticket: "1a", Voter: "1", Key: finger(1)}}},
-		"too many":            {Tickets: slices.Repeat([]Ticket{good}, maxTickets+1)},
+	for name, r := range map[string]Membership{
+		"an invalid serial number":                   ticket(func(c *Ticket) { c.Serial = "0x1A" }),
+		"an invalid name":                            ticket(func(c *Ticket) { c.Name = "a\nb" }),
+		"a quorum of half of the voters":             ticket(func(c *Ticket) { c.Voters = []string{id(1), id(2)} }),
+		"a quorum of more than all voters":           ticket(func(c *Ticket) { c.Quorum = 2 }),
+		"a voter twice":                              ticket(func(c *Ticket) { c.Voters, c.Quorum = []string{id(1), id(1)}, 2 }),
+		"an invalid voter":                           ticket(func(c *Ticket) { c.Voters = []string{"b"} }),
+		"a long subject":                             ticket(func(c *Ticket) { c.By = strings.Repeat("x", 129) }),
+		"an invalid key of a member":                 {Members: []Member{{Name: "w", Ticket: "1a", Key: "k", Address: "10.0.0.1"}}},
+		"an invalid address of a member":             {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "w"}}},
+		"an invalid time":                            {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "10.0.0.1", Renewed: noon.AddDate(9000, 0, 0)}}},
+		"a binding of another voter with an address": {Bindings: []TicketBinding{{Ticket: "1a", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}},
+		"an invalid voter of a binding":              {Bindings: []TicketBinding{{Ticket: "1a", Voter: "1", Key: finger(1)}}},
+		"too many tickets":                           {Tickets: slices.Repeat([]Ticket{good}, maxTickets+1)},
 	} {
 		if next, news, err := (Ledger{}).MergeMembership(r, &Session{}, noon); err == nil || news || len(next.Tickets)+len(next.Members)+len(next.Bindings) > 0 {
-			t.Errorf("%s: accepted %+v", what, next.Membership)
+			t.Errorf("%s: accepted %+v", name, next.Membership)
 		}
 	}
 	if _, news, err := (Ledger{}).MergeMembership(Membership{Tickets: []Ticket{good}}, &Session{}, noon); err != nil || !news {

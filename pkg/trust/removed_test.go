@@ -16,8 +16,9 @@ func TestRemoveWithoutName(t *testing.T) {
 	}
 }
 
-// TestFullListForgets checks that a full list drops only the oldest ticket without valid
-// certificates. A peer that still has the dropped entry does not bring it back.
+// TestFullListForgets checks that a full list of revocations drops only the oldest revocation of a
+// machine with expired certificates only. A merge with a peer does not add the dropped
+// revocation again.
 func TestFullListForgets(t *testing.T) {
 	at := func(days int) time.Time { return noon.Add(-time.Duration(days) * 24 * time.Hour) }
 	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
@@ -32,10 +33,10 @@ func TestFullListForgets(t *testing.T) {
 	has := func(b Ledger, r Revocation) bool { return b.Revoked.find(r) >= 0 }
 	fresh := Revocation{Lineage: "fffff", Machine: "w", At: noon, Generation: 1}
 	if _, _, err := full.Revoke(fresh); err == nil {
-		t.Error("forgets what may be valid")
+		t.Error("Revoke drops a revocation of a certificate that may still be valid")
 	}
 	if _, _, err := full.MergeRevocations([]Revocation{fresh}, noon); err == nil {
-		t.Error("forgets what may be valid")
+		t.Error("MergeRevocations drops a revocation of a certificate that may still be valid")
 	}
 	set(7, 121)
 	set(9, 130)
@@ -52,16 +53,16 @@ func TestFullListForgets(t *testing.T) {
 		t.Errorf("%v, %v", news, err)
 	}
 	if back, news, err = (Ledger{}).MergeRevocations(full.Revoked[5:15], noon); err != nil || len(news) != 10 || !has(back, full.Revoked[9]) {
-		t.Errorf("one with room for it: %d, %v", len(news), err)
+		t.Errorf("a ledger that is not full does not accept all revocations: %d, %v", len(news), err)
 	}
 	for _, want := range []int{7, 8} {
 		was := next
 		if next, _, err = next.Revoke(Revocation{Name: fmt.Sprint("dora", want), At: noon}); err != nil || has(next, full.Revoked[want]) || !has(was, full.Revoked[want]) {
-			t.Errorf("%d: %v", want, err)
+			t.Errorf("Revoke does not drop the revocation %d: %v", want, err)
 		}
 	}
 	if _, _, err := next.Revoke(Revocation{Name: "emil", At: noon}); err == nil {
-		t.Error("forgets what may be valid")
+		t.Error("the second Revoke drops a revocation of a certificate that may still be valid")
 	}
 }
 
@@ -83,7 +84,7 @@ func TestControlPlaneNames(t *testing.T) {
 	planes = planes[:2]
 	met("10.0.0.12", "m4", "map[10.0.0.12:m4]")
 	if len(was.ControlPlanes) != 2 {
-		t.Error("another ledger has changed with it")
+		t.Error("RecordControlPlaneName has changed the former ledger")
 	}
 	if next, err := b.RecordControlPlaneName("10.0.0.12", "a\nb", planes); err == nil || next.ControlPlanes["10.0.0.12"] != "m4" {
 		t.Errorf("%v, %v", next.ControlPlanes, err)

@@ -19,25 +19,25 @@ import (
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *ledgers { return &ledgers{t: t, all: map[string]*holder{}} }, scripttest.Commands[*ledgers]{
 		"machines": (*ledgers).machines,  // machines a b c: create machines that have synced
-		"ticket":   (*ledgers).addTicket, // ticket 1a for w on a b [by a b c]: on a and b
+		"ticket":   (*ledgers).addTicket, // ticket 1a for w on a b [by a b c]: a and b store 1a
 		"vote":     (*ledgers).vote,      // vote a for w 1a key 1 at 10.0.0.21 [known]: a votes
 		"admit":    (*ledgers).admit,     // admit a w 1a key 1 at 10.0.0.21 [known votes 2 of 3]
 		"merge":    (*ledgers).merge,     // merge a from b c: a syncs with b and c
-		"remove":   (*ledgers).remove,    // remove w on a: an operator removes a machine
+		"remove":   (*ledgers).remove,    // remove w on a: an operator removes w by a call to a
 		"removed":  (*ledgers).removed,   // removed a [since 1h]: show the removed machines
-		"issue":    (*ledgers).issue,     // issue 2b [lineage 2a] for dora on a: a certificate
-		"issued":   (*ledgers).issued,    // issued a: show the certificates in its ledger
+		"issue":    (*ledgers).issue,     // issue 2b [lineage 2a] for dora on a: a issues 2b
+		"issued":   (*ledgers).issued,    // issued a: show the certificates in the ledger of a
 		"revoke":   (*ledgers).revoke,    // revoke dora|2b on a: revoke a name or a certificate
 		"restore":  (*ledgers).restore,   // restore dora on a: restore a name
 		"start":    (*ledgers).start,     // start a: restart machined on a with the stored ledger
 		"lose":     (*ledgers).lose,      // lose a: restart machined on a with an empty ledger
-		"backup":   (*ledgers).backup,    // backup a: copy its ledger
+		"backup":   (*ledgers).backup,    // backup a: copy the ledger of a
 		"rollback": (*ledgers).rollBack,  // rollback a: restart machined on a with the copy
 		"prune":    (*ledgers).prune,     // prune a: drop long-expired tickets
-		"clock":    (*ledgers).setClock,  // clock a +24h: set its clock ahead
+		"clock":    (*ledgers).setClock,  // clock a +24h: set the clock of a ahead
 		"wait":     (*ledgers).wait,      // wait 1h: let time pass
-		"ledger":   (*ledgers).show,      // ledger a: show its content without certificates
-		"equal":    (*ledgers).equal,     // equal a b: compare their ledgers
+		"ledger":   (*ledgers).show,      // ledger a: show the ledger of a without certificates
+		"equal":    (*ledgers).equal,     // equal a b: compare the ledgers of a and b
 	})
 }
 
@@ -53,7 +53,7 @@ type ledgers struct {
 type holder struct {
 	Ledger
 	session *Session
-	ahead   time.Duration // how far the clock of the machine is ahead
+	ahead   time.Duration // the clock of the machine is ahead by this time
 	copy    Ledger        // set by backup
 }
 

@@ -15,6 +15,8 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
+// TestRevokedRow checks that the revocation of a certificate revokes its whole lineage. The
+// revocation of a name revokes all certificates with this name.
 func TestRevokedRow(t *testing.T) {
 	ca, err := pki.NewCA("clients", 100*time.Hour)
 	if err != nil {
@@ -64,14 +66,14 @@ func TestRevokedRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := refused(elsewhere); got != "1 2 3" {
-		t.Errorf("got %s", got)
+		t.Errorf("a revocation on a machine that has not issued the lineage revokes %s", got)
 	}
 	named, _, err := b.Revoke(Revocation{Name: "dora", At: noon})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := refused(named); got != "1 2 3 namesake" {
-		t.Errorf("got %s", got)
+		t.Errorf("the revocation of the name dora revokes %s", got)
 	}
 	if again, done, err := named.Revoke(Revocation{Name: "dora", At: noon.Add(time.Hour)}); err != nil || len(again.Revoked) != 1 || !done.At.Equal(noon) {
 		t.Errorf("revoked twice: %v, %v, %v", again.Revoked, done, err)
@@ -94,7 +96,7 @@ func TestRevokedRow(t *testing.T) {
 	}
 	restored, err := named.Restore(Revocation{Name: "dora", At: noon})
 	if got := refused(Ledger{Revoked: restored.Revoked.Active()}); err != nil || got != "" {
-		t.Errorf("got %s, %v", got, err)
+		t.Errorf("after Restore, these certificates are still revoked: %s, %v", got, err)
 	}
 	if _, err := restored.Restore(Revocation{Name: "dora"}); err == nil {
 		t.Error("Restore accepts a name that is not revoked")
@@ -205,7 +207,7 @@ func TestLife(t *testing.T) {
 		{time.Second, MaxTTL, 0}, {-time.Hour, MaxTTL, 0}, {MaxTTL + 1, MaxTTL, 0},
 	} {
 		if got, err := TTL(c.asked, c.most); got != c.want || (err == nil) != (c.want > 0) {
-			t.Errorf("%s of %s: %s, %v", c.asked, c.most, got, err)
+			t.Errorf("TTL(%s, %s) = %s, %v", c.asked, c.most, got, err)
 		}
 	}
 	b := Ledger{}.AddIssued(Issued{Serial: "1", At: noon, Expires: noon.Add(time.Hour), TTL: time.Hour})
@@ -222,22 +224,22 @@ func TestNamesAndSerials(t *testing.T) {
 	}
 	for _, bad := range []string{"", ".dora", "dora b", "dora\n", "Zoë", "a/b", strings.Repeat("a", 65)} {
 		if CheckName(bad) == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("CheckName accepts %q", bad)
 		}
 	}
 	for _, bad := range []string{"", "0", "0x1f", "12 34", strings.Repeat("a", 41)} {
 		if _, err := ParseSerial(bad); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("ParseSerial accepts %q", bad)
 		}
 	}
 	for _, good := range []string{"5f0c2d", "5F0C2D", "005f0c2d", "5f:0c:2d"} {
 		if got, err := ParseSerial(good); err != nil || got != "5f0c2d" {
-			t.Errorf("%q is %q, %v", good, got, err)
+			t.Errorf("ParseSerial(%q) = %q, %v", good, got, err)
 		}
 	}
 	for name, want := range map[string]bool{"Zoë B": true, "": false, "a\nb": false, "\xff": false, strings.Repeat("a", 129): false} {
 		if err := CheckHolder(name); (err == nil) != want {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("CheckHolder(%q) = %v", name, err)
 		}
 	}
 }
@@ -288,7 +290,7 @@ func TestMachinesAgree(t *testing.T) {
 				all()
 				for _, b := range machines {
 					if slices.ContainsFunc(b.Revoked.Active(), func(r Revocation) bool { return r.Name == name }) {
-						t.Fatalf("%s was restored last, and is revoked: %v", name, b.Revoked)
+						t.Fatalf("the name %s was restored last, but is revoked: %v", name, b.Revoked)
 					}
 				}
 			}
@@ -303,15 +305,15 @@ func TestMachinesAgree(t *testing.T) {
 }
 
 func TestMergeRefuses(t *testing.T) {
-	for what, r := range map[string]Revocation{
-		"nothing": {}, "both": {Name: "dora", Lineage: "1a"}, "a certificate restored": {Lineage: "1a", Restored: true}, "no serial": {Lineage: "0x1A"},
-		"control characters": {Name: "do\nra"}, "a long subject": {Name: "dora", By: strings.Repeat("x", 129)},
-		"a subject that is no text": {Name: "dora", By: "\xff"}, "a subject of two lines": {Name: "dora", By: "a\nb"}, "a machine of no text": {Lineage: "1a", Machine: "\xff"}, "a machine of two lines": {Lineage: "1a", Machine: "a\nb"},
-		"a machine of a name": {Name: "dora", Machine: "m1"}, "a time that cannot be written": {Name: "dora", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
-		"a time before all": {Lineage: "1a", At: time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)},
+	for name, r := range map[string]Revocation{
+		"no name and no lineage": {}, "a name and a lineage": {Name: "dora", Lineage: "1a"}, "a restored certificate": {Lineage: "1a", Restored: true}, "an invalid serial number": {Lineage: "0x1A"},
+		"a name with a control character": {Name: "do\nra"}, "a long subject": {Name: "dora", By: strings.Repeat("x", 129)},
+		"a subject that is not UTF-8": {Name: "dora", By: "\xff"}, "a subject of two lines": {Name: "dora", By: "a\nb"}, "a machine that is not UTF-8": {Lineage: "1a", Machine: "\xff"}, "a machine of two lines": {Lineage: "1a", Machine: "a\nb"},
+		"a name with a machine": {Name: "dora", Machine: "m1"}, "a time after the year 9999": {Name: "dora", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"a time before the year 0": {Lineage: "1a", At: time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)},
 	} {
 		if next, news, err := (Ledger{}).MergeRevocations([]Revocation{r}, noon); err == nil || len(next.Revoked)+len(news) > 0 {
-			t.Errorf("%s: accepted %v", what, news)
+			t.Errorf("%s: accepted %v", name, news)
 		}
 	}
 	// The valid entries are merged and can be stored.
@@ -324,7 +326,7 @@ func TestMergeRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	if _, _, err := (Ledger{}).Revoke(sent[1]); err == nil {
-		t.Error("a revocation that cannot be merged was recorded here")
+		t.Error("Revoke records a revocation that peers cannot merge")
 	}
 	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	if _, _, err := full.MergeRevocations([]Revocation{{Name: "dora", Generation: 1}}, noon); err == nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestOpen opens a sealed image on a real disk. It cannot test a changed byte, because the kernel
-// would reset the machine. The boot test of init tests that.
+// would reset the machine. The boot test of init tests a changed byte.
 func TestOpen(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
@@ -47,10 +47,10 @@ func TestOpen(t *testing.T) {
 		t.Errorf("%s does not show the image: %d bytes of %d, %v", device, len(got), len(plain), err)
 	}
 	if err := os.WriteFile(device, []byte("changed"), 0o600); err == nil {
-		t.Errorf("%s can be written", device)
+		t.Errorf("a write to %s succeeds", device)
 	}
 	if _, err := Open(disk, p, "test"); err == nil {
-		t.Error("a second device got the same name")
+		t.Error("Open creates a second device with the same name")
 	}
 	control, err := dm.Open()
 	if err != nil {
@@ -63,10 +63,10 @@ func TestOpen(t *testing.T) {
 	broken := p
 	broken.HashStart = 1 << 27 // beyond the end of the disk
 	if _, err := Open(disk, broken, "test"); err == nil {
-		t.Error("a tree behind the end of the disk was accepted")
+		t.Error("Open accepts a hash tree beyond the end of the disk")
 	}
 	if _, err := Open(disk, p, "test"); err != nil {
-		t.Errorf("a failed open leaves the name taken: %v", err)
+		t.Errorf("the name is still in use after a failed Open: %v", err)
 	}
 	if err := control.RemoveDevice("test"); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestOpen(t *testing.T) {
 // TestRequestSize checks that dmRequest has the size that the ioctl number dmRemove encodes.
 func TestRequestSize(t *testing.T) {
 	if size := unsafe.Sizeof(dmRequest{}); size != dmRemove>>16&0x3fff {
-		t.Errorf("%d bytes", size)
+		t.Errorf("dmRequest has %d bytes, and dmRemove encodes another size", size)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestOpenEIO(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the device stays after its last user: %v", err)
+			t.Fatalf("the device still exists after its last user has closed it: %v", err)
 		}
 	}
 	if err := Remove("eio"); err != nil {

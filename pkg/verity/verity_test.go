@@ -56,8 +56,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// image writes a file of blocks blocks and returns its path. Every seventh block is zero, and all
-// others differ.
+// image writes a file with the given number of blocks and returns its path. Every seventh block is
+// zero, and all others differ.
 func image(t *testing.T, blocks int) string {
 	t.Helper()
 	content := make([]byte, blocks*BlockSize)
@@ -133,7 +133,7 @@ func TestVerifyFindsOneByte(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := Verify(name, p); err == nil {
-			t.Errorf("byte %d changed: not found", offset)
+			t.Errorf("Verify does not detect a change of byte %d", offset)
 		}
 	}
 }
@@ -145,11 +145,11 @@ func TestFormatRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Format(name, nil); err == nil {
-			t.Errorf("image of %d bytes: accepted", len(content))
+			t.Errorf("Format accepts an image of %d bytes", len(content))
 		}
 	}
 	if _, err := Format(image(t, 1), make([]byte, MaxSaltSize+1)); err == nil {
-		t.Error("too long a salt: accepted")
+		t.Error("Format accepts a salt that is too long")
 	}
 }
 
@@ -163,7 +163,7 @@ func FuzzParse(f *testing.F) {
 		}
 		q, err := Parse(p.String())
 		if err != nil || !p.Equal(q) {
-			t.Errorf("Parse(%q).String() does not come back: %v", s, err)
+			t.Errorf("Parse does not return the same parameters for Parse(%q).String(): %v", s, err)
 		}
 	})
 }

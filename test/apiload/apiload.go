@@ -32,11 +32,11 @@ type Pace struct {
 	Calls float64 `json:"calls_per_s"`
 }
 
-// Measure calls Version with all clients concurrently for the duration long, and returns the
+// Measure calls Version with all clients concurrently for the given duration, and returns the
 // latency and the rate of the calls. Each client starts a call when its previous call has ended.
 // Measure fails if a call fails.
-func Measure(ctx context.Context, clients []*client.Client, long time.Duration) (Pace, error) {
-	measuring, cancel := context.WithTimeout(ctx, long)
+func Measure(ctx context.Context, clients []*client.Client, duration time.Duration) (Pace, error) {
+	measuring, cancel := context.WithTimeout(ctx, duration)
 	defer cancel()
 	var mu sync.Mutex
 	var all []time.Duration
@@ -63,12 +63,12 @@ func Measure(ctx context.Context, clients []*client.Client, long time.Duration) 
 	if failed != nil {
 		return Pace{}, fmt.Errorf("Version with %d clients: %w", len(clients), failed)
 	}
-	return pace(all, long)
+	return pace(all, duration)
 }
 
-// pace computes the figures from the durations of all calls, which were made within the duration
-// long. It fails if there is no call.
-func pace(all []time.Duration, long time.Duration) (Pace, error) {
+// pace computes the figures from the latencies of all calls. The calls were made within the given
+// duration. pace fails if there is no call.
+func pace(all []time.Duration, duration time.Duration) (Pace, error) {
 	if len(all) == 0 {
 		return Pace{}, errors.New("Version: no call was made")
 	}
@@ -76,7 +76,7 @@ func pace(all []time.Duration, long time.Duration) (Pace, error) {
 	at := func(share float64) float64 {
 		return float64(all[min(len(all)-1, int(share*float64(len(all))))].Microseconds()) / 1000
 	}
-	return Pace{P50: at(0.5), P99: at(0.99), Calls: float64(len(all)) / long.Seconds()}, nil
+	return Pace{P50: at(0.5), P99: at(0.99), Calls: float64(len(all)) / duration.Seconds()}, nil
 }
 
 const (
@@ -100,7 +100,7 @@ type Flood struct {
 
 // StartFlood starts a flood against the address of a machine's API. It calls newHost to create the
 // computers of the flood in the closed network.
-func StartFlood(newHost func(name string) (*vm.Host, error), to string) (*Flood, error) {
+func StartFlood(newHost func(name string) (*vm.Host, error), address string) (*Flood, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Flood{cancel: cancel}
 	for i := range floodHosts {
@@ -111,27 +111,27 @@ func StartFlood(newHost func(name string) (*vm.Host, error), to string) (*Flood,
 		}
 		f.hosts = append(f.hosts, h)
 		for range perHost {
-			f.wait.Go(func() { f.run(ctx, h, to) })
+			f.wait.Go(func() { f.run(ctx, h, address) })
 		}
 	}
 	return f, nil
 }
 
-func (f *Flood) run(ctx context.Context, h *vm.Host, to string) {
+func (f *Flood) run(ctx context.Context, h *vm.Host, address string) {
 	for ctx.Err() == nil {
-		without := handshake(ctx, h, to)
+		rejected := handshake(ctx, h, address)
 		if ctx.Err() != nil {
 			return // Stop has cancelled the context; the error of this handshake has no meaning
 		}
 		f.tried.Add(1)
-		if without {
+		if rejected {
 			f.refused.Add(1)
 		}
 	}
 }
 
-// Stop ends the flood. A caller may call it again. Stop returns the number of attempted handshakes,
-// and the number of handshakes that were rejected.
+// Stop ends the flood. A caller may call Stop several times. Stop returns the number of attempted
+// handshakes, and the number of handshakes that were rejected.
 func (f *Flood) Stop() (tried, refused int64) {
 	f.cancel()
 	f.wait.Wait()
@@ -145,10 +145,10 @@ func (f *Flood) Stop() (tried, refused int64) {
 // handshake performs a TLS handshake and reports whether the machine rejected it. A handshake is
 // rejected if the machine's kernel accepts no connection, if apid closes the connection, or if
 // there is no answer in time.
-func handshake(ctx context.Context, h *vm.Host, to string) (refused bool) {
+func handshake(ctx context.Context, h *vm.Host, address string) (refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, unanswered)
 	defer cancel()
-	raw, err := h.DialContext(ctx, "tcp", to)
+	raw, err := h.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return true
 	}

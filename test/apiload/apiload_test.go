@@ -31,8 +31,8 @@ func (c fakeConn) Invoke(ctx context.Context, method string, _, _ any, _ ...grpc
 	return errors.Join(backoff.Sleep(ctx, c.pause), c.err)
 }
 
-// TestMeasure runs in a bubble, because a busy computer stalls the calls for longer than the
-// measurement lasts. Two clients make 100 calls a second each.
+// TestMeasure runs in a bubble of synctest, because a busy computer can delay the calls for longer
+// than the measurement lasts. Two clients make 100 calls a second each.
 func TestMeasure(t *testing.T) { synctest.Test(t, testMeasure) }
 
 func testMeasure(t *testing.T) {
@@ -57,12 +57,12 @@ func TestPace(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if _, err := pace(nil, time.Second); err == nil {
-		t.Error("there is a latency without calls")
+		t.Error("pace returns figures without a call")
 	}
 }
 
-// TestFlood opens handshakes to a host that accepts no connection. Stop must count all handshakes
-// as rejected.
+// TestFlood starts a flood against a host that accepts no connection. Stop must count all
+// handshakes as rejected.
 func TestFlood(t *testing.T) {
 	network, err := vm.NewNetwork(vm.NetworkSpec{})
 	if err != nil {

@@ -105,7 +105,7 @@ func parseBaseline(text string) (run baselineRun, complete bool, err error) {
 	number := func(word string) float64 {
 		v, failed := strconv.ParseFloat(word, 64)
 		if failed != nil && err == nil {
-			err = fmt.Errorf("baseline: cannot understand its output: %w", failed)
+			err = fmt.Errorf("baseline: cannot parse the output: %w", failed)
 		}
 		return v
 	}
@@ -137,7 +137,7 @@ func parseBaseline(text string) (run baselineRun, complete bool, err error) {
 		}
 	}
 	if err == nil && complete && (run.ToKubeAPI == nil || run.ToNodeReady == nil || run.ToPodRunning == nil || run.MachineUsedMiB == nil || total == 0) {
-		err = fmt.Errorf("baseline: its output lacks a stage or its memory; it says %q", text)
+		err = fmt.Errorf("baseline: the output lacks a stage or the memory: %q", text)
 	}
 	run.AnonTotalMiB = &total
 	return run, complete, err

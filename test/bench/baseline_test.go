@@ -29,8 +29,8 @@ echo '{"id": 1, "return": {}}' >&$monitor
 say() { printf '%s\r\n' "$@" >&$console; }
 `
 
-// fakeBaseline returns the arguments for bootBaseline, and writes fakeQEMU with the given body into
-// the PATH.
+// fakeBaseline returns the arguments for bootBaseline. It puts an emulator into the PATH: the
+// script fakeQEMU, followed by body.
 func fakeBaseline(t *testing.T, body string) (options, bootfiles.Files, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -86,8 +86,8 @@ func TestBootBaselineThatFails(t *testing.T) {
 	}
 }
 
-// TestBootBaselineBrokenOff checks that the end of the context is not reported as errEarly, because
-// the caller repeats a boot with errEarly. The context ends before or after the emulator accepts
+// TestBootBaselineBrokenOff checks that bootBaseline does not return errEarly if its context ends,
+// because the caller would repeat the boot. The context ends before or after the emulator accepts
 // the first command.
 func TestBootBaselineBrokenOff(t *testing.T) {
 	o, files, dir := fakeBaseline(t, "say 'BASELINE userspace 7.5'\nexec sleep 1000\n")
@@ -111,6 +111,6 @@ func TestUse(t *testing.T) {
 	now := time.Now()
 	before, after := use{now, 10 * time.Second}, use{now.Add(30 * time.Second), 14 * time.Second}
 	if got := after.perMinute(before); got != 8 {
-		t.Errorf("4 s in half a minute are %v s per minute", got)
+		t.Errorf("perMinute for 4 s in half a minute = %v, want 8", got)
 	}
 }

@@ -50,14 +50,15 @@ func TestParseBaselineThatIsNotWhole(t *testing.T) {
 		t.Errorf("a run that ended early: complete %v, %v", complete, err)
 	}
 	if _, _, err := parseBaseline("BASELINE userspace 7.5\nBASELINE end 60\n"); err == nil {
-		t.Error("an end without the stages before it is accepted")
+		t.Error("parseBaseline accepts a last line without the stages before it")
 	}
 	if _, _, err := parseBaseline("BASELINE api soon\n"); err == nil {
-		t.Error("a time that is no number is accepted")
+		t.Error("parseBaseline accepts a time that is no number")
 	}
 }
 
-// exampleRun returns the figures of a boot of our machine. The parameter slow multiplies all times.
+// exampleRun returns the figures of a boot of our machine. The parameter slow multiplies all times,
+// and a run with a higher i takes longer.
 func exampleRun(slow float64, i int) machineRun {
 	v := func(f float64) *float64 { f *= slow; return &f }
 	size := func(f float64) *float64 { return &f }
@@ -119,8 +120,8 @@ func TestReportGolden(t *testing.T) {
 	golden.Assert(t, string(text)+"\n", "report.json")
 }
 
-// Without the baseline and the former release, the report contains none of their figures and no
-// ratios, not even zeros.
+// TestReportOfOneSide checks a report without the baseline and the former release. It contains none
+// of their figures and no ratios, not even zeros.
 func TestReportOfOneSide(t *testing.T) {
 	r := example(t)
 	r.Baseline, r.Against, r.comparison = nil, nil, comparison{}
@@ -135,11 +136,11 @@ func TestReportOfOneSide(t *testing.T) {
 	}
 	for _, name := range []string{"baseline", "against", "ratio", "pair_ratios"} {
 		if v, there := fields[name]; there {
-			t.Errorf("%s is in the file: %s", name, v)
+			t.Errorf("the report of one side has the field %s: %s", name, v)
 		}
 	}
 	if _, there := fields["userspace_to_node_ready_s"]; !there {
-		t.Error("userspace_to_node_ready_s is not in the file")
+		t.Error("the report of one side does not have the field userspace_to_node_ready_s")
 	}
 	for _, result := range r.Targets {
 		if own := !strings.Contains(result.Figure, "ratio."); own != (result.Met != nil) || result.Other != nil || result.Ratio != nil {
@@ -148,7 +149,8 @@ func TestReportOfOneSide(t *testing.T) {
 	}
 }
 
-// If one side of a pair lacks a figure, the ratio of this figure is missing for this pair only.
+// TestCompare checks that a pair has no ratio for a figure that one of its sides lacks. Other pairs
+// have this ratio.
 func TestCompare(t *testing.T) {
 	v := func(f float64) *float64 { return &f }
 	start := func(api, kube *float64) *figures {
@@ -193,7 +195,7 @@ func TestFlags(t *testing.T) {
 	}
 	for _, args := range [][]string{{"-pairs", "0"}, {"-idle", "0s"}, {"more"}, {"-against", "/nonexistent"}} {
 		if _, err := parse(args); err == nil {
-			t.Errorf("%q: accepted", args)
+			t.Errorf("parse accepts %q", args)
 		}
 	}
 	o := options{ours: system{bundle: "next"}, former: &targets.Former{Version: "0.1.0", Image: "i", Bin: "b", Bundle: "former"}}
@@ -242,9 +244,9 @@ func TestPlaceEvents(t *testing.T) {
 	at := func(seconds float64, source, kind, message string) *api.Event {
 		return &api.Event{Time: timestamppb.New(day.Add(time.Duration(seconds * float64(time.Second)))), Source: source, Kind: kind, Message: message}
 	}
-	// The clock is set an hour forward after the second event. The third event belongs to a stage
-	// with a known time after the start, which gives the times of the events after the change of
-	// the clock.
+	// The clock is set an hour forward after the second event. The message of the third event
+	// contains its time after the start, 5 s. placeEvents derives from it the times of the events
+	// after the change of the clock.
 	got := placeEvents([]*api.Event{
 		at(1, "host", "operation", "first"), at(2, "boot", "stage", "host after 2.00 s"), at(3605, "boot", "stage", "api after 5.00 s"), at(3606.5, "disk", "operation", "last"),
 	})
@@ -258,13 +260,14 @@ func TestPlaceEvents(t *testing.T) {
 func TestRecord(t *testing.T) {
 	r := newRecord()
 	if _, err := r.init(); err == nil {
-		t.Error("the start of init is known before the first moment")
+		t.Error("r.init returns a time before a moment was recorded")
 	}
 	began := time.Now()
 	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
 	r.addServices(at(1), []service{{Name: "containerd", State: "starting"}})
-	// The first list of moments is delivered 2 s after the last moment in it. The list with
-	// containerd is delivered 5 ms after containerd's moment.
+	// A moment is a step of the boot with its time in seconds (topic timeline). The first list of
+	// moments arrives 2 s after its last moment, and the list with containerd 5 ms after the moment
+	// of containerd.
 	r.addMoments(at(4), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}})
 	r.addServices(at(4.5), []service{{Name: "containerd", State: "running"}})
 	r.addMoments(at(4.405), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}, {Name: "containerd", Seconds: 4.4}})

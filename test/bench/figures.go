@@ -94,7 +94,7 @@ type floodFigures struct {
 type figure struct {
 	what, unit string    // label in tables
 	ratio      string    // name in the maps of ratios; empty for a figure without a ratio
-	at         **float64 // the field
+	at         **float64 // address of the field
 }
 
 // numbers returns a description of each field that has a median.
@@ -296,10 +296,10 @@ func medians(runs []*figures) figures {
 
 // medianOfNames returns the median of the values for each name, over the runs that have the name.
 // It returns nil if no run has a name.
-func medianOfNames(runs []*figures, of func(*figures) map[string]float64) map[string]float64 {
+func medianOfNames(runs []*figures, mapOf func(*figures) map[string]float64) map[string]float64 {
 	all := map[string][]float64{}
 	for _, run := range runs {
-		for name, v := range of(run) {
+		for name, v := range mapOf(run) {
 			all[name] = append(all[name], v)
 		}
 	}
@@ -313,12 +313,12 @@ func medianOfNames(runs []*figures, of func(*figures) map[string]float64) map[st
 	return out
 }
 
-// add appends *v, if v is not nil.
-func add(to []float64, v *float64) []float64 {
+// add returns values with *v appended, or values if v is nil.
+func add(values []float64, v *float64) []float64 {
 	if v == nil {
-		return to
+		return values
 	}
-	return append(to, *v)
+	return append(values, *v)
 }
 
 // readImage reads the manifest of the image in dir, and the size of the compressed disk image.

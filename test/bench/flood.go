@@ -60,7 +60,7 @@ func (b *boot) flood(ctx context.Context) (floodFigures, error) {
 	}
 	tried, refused := load.Stop()
 	if refused == 0 {
-		return floodFigures{}, fmt.Errorf("flood: none of %d handshakes was rejected, so it was no flood", tried)
+		return floodFigures{}, fmt.Errorf("flood: none of %d handshakes was rejected, so the flood was too small", tried)
 	}
 	return newFloodFigures(quiet, loud), nil
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// measureIdle measures the use of processors while no client sends a request.
-//
-// The emulator's use is read between the two reports of the machine and contains no work for these
-// reports. The figures of the machine itself contain the second half of the work for the first
-// report, and the first half of the work for the second report.
+// measureIdle measures the use of processors while no client sends a request. The machine reports
+// its own figures before and after the measured time. The processor time of the emulator is read
+// between the two reports, so it contains no work for them. The machine's figures contain the
+// second half of the work for the first report, and the first half of the work for the second
+// report.
 func (b *boot) measureIdle(ctx context.Context) (idleFigures, error) {
 	before, err := machinestate.ReadUse(ctx, b.client)
 	if err != nil {

@@ -66,7 +66,7 @@ func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Ti
 }
 
 // kubernetes requests a kubeconfig from the machine and returns a client that uses it through the
-// closed network. The caller can change the configuration of the client in tune.
+// closed network. The function tune can change the configuration of the client.
 func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kubernetes.Interface, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -90,8 +90,8 @@ func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kuberne
 
 // The function until watches until an object satisfies ok, and returns the local time at which the
 // watch delivered that object. It starts the watch again if the watch ends or if the API server
-// rejects it. An API server rejects the watch until the first API server has created the rights of
-// administrators.
+// rejects it. At the start of a cluster, the API server rejects the watch until it has created the
+// rights of administrators.
 func until(ctx context.Context, begin func() (watch.Interface, error), ok func(watch.Event) bool) (time.Time, error) {
 	var last error
 	for {
@@ -113,6 +113,8 @@ func until(ctx context.Context, begin func() (watch.Interface, error), ok func(w
 	}
 }
 
+// first returns the local time of the first event that satisfies ok, and true. It returns false if
+// the watch or ctx ends before.
 func first(ctx context.Context, w watch.Interface, ok func(watch.Event) bool) (time.Time, bool) {
 	for {
 		select {

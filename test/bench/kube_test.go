@@ -19,8 +19,8 @@ func node(status core.ConditionStatus) *core.Node {
 	return &core.Node{Status: core.NodeStatus{Conditions: []core.NodeCondition{{Type: core.NodeReady, Status: status}}}}
 }
 
-// The first watch is rejected and the second watch ends; until starts a third watch. The event
-// without an object of type Node is ignored.
+// TestUntil checks that the function until starts another watch after a rejected watch, and after a
+// watch that has ended. It ignores an event of an object that is no Node.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -44,7 +44,8 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// If every watch is rejected, until ends at the deadline, with the reason of the last rejection.
+// TestUntilRefused checks that the function until ends at its deadline if every watch is rejected.
+// The error contains the reason of the last rejection.
 func TestUntilRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*retryPause)

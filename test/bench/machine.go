@@ -68,8 +68,9 @@ func newBoot(o options, s system, dir string) *boot {
 	return &boot{options: o, system: s, dir: dir, cpus: processors, memory: o.memoryMiB, record: newRecord()}
 }
 
-// bootMachine boots one machine, and measures the times of its boot, then its memory after idling,
-// and then its use of processors. The console log and the events are stored in dir.
+// bootMachine boots one machine and measures the times of its boot. After an idle time, it measures
+// the memory of the machine, and then its use of processors. The console log and the events are
+// stored in dir.
 func bootMachine(ctx context.Context, o options, s system, podImage, dir string) (run machineRun, err error) {
 	b := newBoot(o, s, dir)
 	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
@@ -131,7 +132,7 @@ func (b *boot) explain(ctx context.Context) error {
 	if init, err := b.record.init(); err == nil {
 		writeStages(&out, machineRun{Timeline: b.record.timeline(init.Sub(b.poweron).Seconds(), nil), Events: b.record.events})
 	}
-	text := fmt.Errorf("how far it came is in %s; end of the console:\n%s", file, b.machine.ConsoleTail(20))
+	text := fmt.Errorf("the state of the failed boot is in %s; end of the console:\n%s", file, b.machine.ConsoleTail(20))
 	return errors.Join(text, os.WriteFile(file, out.Bytes(), 0o644))
 }
 
@@ -180,7 +181,7 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 	}
 	cert, err := tls.LoadX509KeyPair(filepath.Join(b.operator, "admin.crt"), filepath.Join(b.operator, "admin.key"))
 	if err != nil {
-		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the directory that the image was built for with -operator", err)
+		return nil, fmt.Errorf("operator: cannot read its certificate: %w; set -operator to the directory of the operator for which the image was built", err)
 	}
 	b.pinned.Cert = cert
 	// The disk is copied before power-on, because the time of the copy must not be measured. vm
@@ -222,7 +223,8 @@ func (b *boot) endpoint() string {
 	return "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
 }
 
-// powerOn creates the machine and switches it on. It sets b.poweron to the time before.
+// powerOn creates the machine and switches it on. It sets b.poweron to the time before it calls
+// vm.Start.
 func (b *boot) powerOn(ctx context.Context) error {
 	b.poweron = time.Now()
 	var err error
@@ -263,8 +265,9 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	if err != nil {
 		return run, err
 	}
-	// The timeline gets further moments after the pod runs; complete reads them later. The watches
-	// end here, because their streams would add to the use of processors of the idle machine.
+	// The machine adds further moments to its timeline after the pod runs, and complete reads them
+	// below. The watches end here, because their streams would add to the use of processors of the
+	// idle machine.
 	stop()
 	if err := backoff.Sleep(ctx, b.idle); err != nil {
 		return run, err
@@ -351,10 +354,10 @@ func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 // dialUntilOpen connects to the port as soon as the port is open. Its attempts have a short
 // deadline, because TCP would retransmit the first packet of an attempt only after a second. The
 // machine can get its address within this second.
-func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
+func (b *boot) dialUntilOpen(ctx context.Context, target string) (net.Conn, error) {
 	for {
 		trying, cancel := context.WithTimeout(ctx, dialTry)
-		conn, err := b.network.DialContext(trying, "tcp", to)
+		conn, err := b.network.DialContext(trying, "tcp", target)
 		cancel()
 		if err == nil {
 			return conn, nil
@@ -374,7 +377,7 @@ func (b *boot) apply(ctx context.Context, documents []byte) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("configuration: cannot apply: %w", err)
 	}
 	if answer.Reboot {
-		return time.Time{}, errors.New("configuration: applying it to a new machine reboots it, which is not what is measured")
+		return time.Time{}, errors.New("configuration: the machine reboots to apply it, but such a boot is not measured")
 	}
 	return time.Now(), nil
 }

@@ -237,19 +237,19 @@ func measureSystem(ctx context.Context, o options, s system, podImage, pair, dir
 // without a request. The boot is then repeated.
 var errEarly = errors.New("the machine ended early")
 
-// The function again runs a boot, and repeats it after errEarly, up to the number of tries. It
-// returns how many attempts ended early.
-func again[T any](what string, boot func() (T, error)) (T, int, error) {
+// The function again runs a boot, and repeats it after errEarly, up to the number of tries. It also
+// returns the number of attempts that ended early. label names the boot in messages.
+func again[T any](label string, boot func() (T, error)) (T, int, error) {
 	for early := 0; ; {
-		fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), what)
+		fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), label)
 		got, err := boot()
 		if err == nil {
 			return got, early, nil
 		}
 		if !errors.Is(err, errEarly) || early+1 == tries {
-			return got, early, fmt.Errorf("%s: %w", what, err)
+			return got, early, fmt.Errorf("%s: %w", label, err)
 		}
 		early++
-		fmt.Fprintf(os.Stderr, "%s: %v; once more\n", what, err)
+		fmt.Fprintf(os.Stderr, "%s: %v; once more\n", label, err)
 	}
 }

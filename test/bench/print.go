@@ -120,8 +120,8 @@ func largestFirst(values map[string]float64) string {
 // the shorter waits, too.
 const waitWorth = 0.1
 
-// printTimeline writes the timeline of one run. Each line has the time of a moment and the time
-// since the previous moment. The lines below it list the reported waits.
+// printTimeline writes the timeline of one run. Each line has the time of a stage and the time
+// since the previous stage. The lines below a stage list its reported waits.
 func printTimeline(out io.Writer, run machineRun) {
 	fmt.Fprintln(out, "\nThe timeline of a run of ours, in seconds since init began, and what each stage waited for:")
 	last := 0.0

@@ -31,12 +31,10 @@ type span struct {
 }
 
 // record holds the machine's reports about itself. It also estimates the start of init by the local
-// clock.
-//
-// A moment has the number of seconds since init started, and a watcher receives it after a delay.
-// The difference between the time of delivery and the moment's seconds is therefore never before
-// the start of init. The smallest of all differences is the best estimate. Its error is the delay
-// of the fastest delivery, a few milliseconds.
+// clock. A moment is a step of the boot, with the number of seconds since init started. A watcher
+// receives a moment after a delay. So the time of delivery minus these seconds is never before the
+// start of init, and the earliest of all such times is the best estimate. The error of the estimate
+// is the delay of the fastest delivery, a few milliseconds.
 type record struct {
 	mu      sync.Mutex
 	moments []moment
@@ -120,10 +118,10 @@ func (r *record) addSpan(key string, s span) {
 
 // moment returns the time of the moment with this name, in seconds since init started. It returns
 // false if the machine has not reported the moment.
-func (r *record) moment(what string) (float64, bool) {
+func (r *record) moment(name string) (float64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.moments, func(m moment) bool { return m.Name == what })
+	i := slices.IndexFunc(r.moments, func(m moment) bool { return m.Name == name })
 	if i < 0 {
 		return 0, false
 	}
@@ -131,18 +129,18 @@ func (r *record) moment(what string) (float64, bool) {
 }
 
 // wait waits until the machine reports the moment with this name. It fails if ctx ends first.
-func (r *record) wait(ctx context.Context, what string) error {
+func (r *record) wait(ctx context.Context, name string) error {
 	for {
 		r.mu.Lock()
 		changed := r.changed
 		r.mu.Unlock()
-		if _, ok := r.moment(what); ok {
+		if _, ok := r.moment(name); ok {
 			return nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("timeline: %s was not reached: %w", what, context.Cause(ctx))
+			return fmt.Errorf("timeline: %s was not reached: %w", name, context.Cause(ctx))
 		}
 	}
 }
@@ -153,14 +151,14 @@ func (r *record) init() (time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.began.IsZero() {
-		return r.began, errors.New("timeline: the machine sent none, so its clock cannot be tied to ours")
+		return r.began, errors.New("timeline: the machine has reported no moment, so the start of init is unknown")
 	}
 	return r.began, nil
 }
 
 // complete reads the moments that the machine reached after the end of follow, and the events. The
 // late delivery of these moments does not change the estimated start of init, because the estimate
-// is the smallest difference.
+// is the earliest time.
 func (r *record) complete(ctx context.Context, c *client.Client) error {
 	list, err := machinestate.Get[[]moment](ctx, c, "timeline")
 	if err != nil {
@@ -183,11 +181,11 @@ type event struct {
 	Message string  `json:"message"`
 }
 
-// placeEvents returns the events with their times in seconds since init started. An event has only
-// the time of the machine's clock, and the machine sets its clock during the boot. But the events
-// of moments contain both times, so each of them gives the start of init by the clock at that time.
-// For each event, placeEvents uses the latest event of a moment that is not later; for the events
-// before the first event of a moment, it uses this first event.
+// placeEvents returns the events with their times in seconds since init started. An event has the
+// time of the machine's clock, which the machine sets during the boot. The event of a moment also
+// has the seconds since init started, so it gives the start of init by the clock at that time. For
+// each event, placeEvents uses the last such event up to this event. For the events before the
+// first such event, it uses the first one.
 func placeEvents(list []*api.Event) []event {
 	var began time.Time
 	find := func(e *api.Event) bool {

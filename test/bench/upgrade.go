@@ -50,11 +50,11 @@ func (b *boot) upgrade(ctx context.Context) (upgradeFigures, error) {
 	if err != nil {
 		return upgradeFigures{}, fmt.Errorf("bundle: %w; `make versions` makes it", err)
 	}
-	door, err := b.network.Forward(0, fmt.Sprintf("%s:%d", address, paths.PortApid))
+	forward, err := b.network.Forward(0, fmt.Sprintf("%s:%d", address, paths.PortApid))
 	if err != nil {
 		return upgradeFigures{}, err
 	}
-	defer door.Close()
+	defer forward.Close()
 	before, err := b.machine.Written(ctx)
 	if err != nil {
 		return upgradeFigures{}, err
@@ -62,7 +62,7 @@ func (b *boot) upgrade(ctx context.Context) (upgradeFigures, error) {
 	began := time.Now()
 	ended := make(chan error, 1)
 	go func() {
-		args := []string{"upgrade", "-f", b.bundle, "--endpoint", door.Addr, "--fingerprint", b.pinned.Fingerprint,
+		args := []string{"upgrade", "-f", b.bundle, "--endpoint", forward.Addr, "--fingerprint", b.pinned.Fingerprint,
 			"--cert", filepath.Join(b.operator, "admin.crt"), "--key", filepath.Join(b.operator, "admin.key")}
 		out, err := exec.CommandContext(ctx, filepath.Join(b.bin, "orlopctl"), args...).CombinedOutput()
 		if err != nil {
@@ -106,15 +106,15 @@ type observed struct {
 	away  time.Duration // the longest time between two successful answers
 }
 
-// observe polls the Kubernetes API until the node is Ready and its boot ID differs from one.
-func observe(ctx context.Context, kube kubernetes.Interface, one string) (observed, error) {
+// observe polls the Kubernetes API until the node is Ready and its boot ID differs from previous.
+func observe(ctx context.Context, kube kubernetes.Interface, previous string) (observed, error) {
 	var out observed
 	for last := time.Now(); ; {
 		_, err := kube.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		if now := time.Now(); err == nil {
 			out.away, last = max(out.away, now.Sub(last)), now
 			var n *core.Node
-			if n, err = kube.CoreV1().Nodes().Get(ctx, machineName, meta.GetOptions{}); err == nil && isReady(n) && n.Status.NodeInfo.BootID != one {
+			if n, err = kube.CoreV1().Nodes().Get(ctx, machineName, meta.GetOptions{}); err == nil && isReady(n) && n.Status.NodeInfo.BootID != previous {
 				out.ready, out.boot = time.Now(), n.Status.NodeInfo.BootID
 				return out, nil
 			}

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// server returns a client of a fake API server. The function answers gets the number of the call of
-// /readyz. It returns whether the server answers, and the boot ID and the condition Ready of the
-// node.
+// server returns a client of a fake API server. The function answers gets the number of calls of
+// /readyz so far. Its result ok is true if the server answers; boot and ready are the boot ID and
+// the condition Ready of the node.
 func server(t *testing.T, answers func(call int) (ok bool, boot string, ready core.ConditionStatus)) kubernetes.Interface {
 	t.Helper()
 	call := 0
@@ -60,7 +60,7 @@ func TestObserve(t *testing.T) {
 		t.Fatalf("%+v, %v", seen, err)
 	}
 	if total := time.Since(began); seen.away < 4*retryPause || seen.away > total-retryPause {
-		t.Errorf("away %v of %v, of which five calls a pause apart: not from the first good answer to the second", seen.away, total)
+		t.Errorf("the API was away for %v of %v; want the time from the first successful answer to the second, at least four pauses", seen.away, total)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package benchfile writes the file of figures that test/bench and test/clusterbench share. Each of
-// them replaces its own part of the file and leaves the other part unchanged.
+// these programs replaces its own part of the file and leaves the other part unchanged.
 package benchfile
 
 import (
@@ -75,6 +75,7 @@ type field struct {
 	value json.RawMessage
 }
 
+// without returns the fields except the field Cluster.
 func without(fields []field) []field {
 	var rest []field
 	for _, f := range fields {
@@ -95,7 +96,7 @@ func load(file string) ([]field, error) {
 	}
 	fields, err := parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot read the present figures: %w; remove the file if they are not wanted", file, err)
+		return nil, fmt.Errorf("%s: cannot read the present figures: %w; remove the file if you do not need these figures", file, err)
 	}
 	return fields, nil
 }
@@ -105,7 +106,7 @@ func parse(text []byte) ([]field, error) {
 	if begin, err := d.Token(); err != nil {
 		return nil, err
 	} else if begin != json.Delim('{') {
-		return nil, errors.New("it is no JSON object")
+		return nil, errors.New("the content is no JSON object")
 	}
 	var fields []field
 	for d.More() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// TestBothPartsStay checks that WriteCluster and WriteOthers each preserve the part of the other.
 func TestBothPartsStay(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bench.json")
 	type ours struct {
@@ -62,7 +63,7 @@ func TestBothPartsStay(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 	if got, err := Read(file, "none"); err != nil || got != nil {
-		t.Errorf("a field that is not there: %s, %v", got, err)
+		t.Errorf("Read of a missing field = %s, %v; want nil", got, err)
 	}
 }
 
@@ -74,13 +75,13 @@ func TestDamagedFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := WriteCluster(file, 1); err == nil {
-			t.Errorf("%q was replaced", text)
+			t.Errorf("WriteCluster replaces the damaged file %q", text)
 		}
 		if err := WriteOthers(file, map[string]int{}); err == nil {
-			t.Errorf("%q was replaced", text)
+			t.Errorf("WriteOthers replaces the damaged file %q", text)
 		}
 		if got, err := os.ReadFile(file); err != nil || string(got) != text {
-			t.Errorf("%q became %q, %v", text, got, err)
+			t.Errorf("the damaged file %q has changed to %q, %v", text, got, err)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (b *bench) awaitRestart(ctx context.Context, before map[string]string) (tim
 			if len(missing) == 0 {
 				return b.clock.Now(), nil
 			}
-			err = fmt.Errorf("not Ready in a new start: %q", missing)
+			err = fmt.Errorf("not Ready in a new boot: %q", missing)
 		}
 		if backoff.Sleep(ctx, pause) != nil {
 			return time.Time{}, fmt.Errorf("Nodes: %w", err)
@@ -133,6 +133,8 @@ func (b *bench) awaitRestart(ctx context.Context, before map[string]string) (tim
 	}
 }
 
+// notStarted returns the names of the nodes that are not Ready, or still in the boot whose ID is in
+// before.
 func notStarted(nodes []core.Node, before map[string]string) []string {
 	var missing []string
 	for i := range nodes {

@@ -33,7 +33,7 @@ func TestFlags(t *testing.T) {
 	}
 	for _, args := range [][]string{{"-only", "jion"}, {"-cuts", "0"}, {"more"}, {"-idle", "-1s"}, {"-nodes", "200,100"}, {"-nodes", "many"}, {"-nodes", "0"}, {"-load", "0s"}, {"-pairs", "0"}, {"-against", "/nonexistent"}} {
 		if _, err := parse(args); err == nil {
-			t.Errorf("%q is accepted", args)
+			t.Errorf("parse accepts %q", args)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func TestLimits(t *testing.T) {
 	longer := o
 	longer.load += time.Minute
 	if scaleLimit(longer)-scaleLimit(o) != 4*time.Minute {
-		t.Errorf("with a minute more for each half of the load: %s, before %s", scaleLimit(longer), scaleLimit(o))
+		t.Errorf("one more minute of load must raise the limit by 4 minutes: %s, before %s", scaleLimit(longer), scaleLimit(o))
 	}
 }
 
@@ -81,7 +81,7 @@ func TestTimes(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, want %s, %v", got, want, err)
 	}
-	// If the machine does not answer, only the times that come from other sources are set.
+	// If the machine does not answer, times sets only the times that it gets from other sources.
 	got, err = json.Marshal(said{moments: s.moments}.times("w1", at(4), at(5), time.Time{}))
 	if want := `{"name":"w1","poweron_s":1}`; err != nil || string(got) != want {
 		t.Errorf("got %s, want %s, %v", got, want, err)
@@ -126,16 +126,17 @@ func TestHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := detailOf(services, "virtual-address"); !answersFor(d) {
-		t.Errorf("%q is not understood", d)
+		t.Errorf("answersFor(%q) = false", d)
 	}
 	for _, other := range []string{"10.77.0.12 holds 10.77.0.9", "no machine holds 10.77.0.9", "holds 10.77.0.90 since x", detailOf(nil, "virtual-address")} {
 		if answersFor(other) {
-			t.Errorf("%q is taken for the machine's own", other)
+			t.Errorf("answersFor(%q) = true, although the machine does not hold the address", other)
 		}
 	}
 }
 
-// webPod returns a pod with one container, with this container ID and condition Ready.
+// webPod returns a pod with the condition Ready of the given status, and one container with the
+// given ID.
 func webPod(id string, ready core.ConditionStatus) core.Pod {
 	return core.Pod{Status: core.PodStatus{
 		Conditions:        []core.PodCondition{{Type: core.PodReady, Status: ready}},
@@ -148,10 +149,10 @@ func TestReadyPods(t *testing.T) {
 	ending.DeletionTimestamp = &meta.Time{Time: at(0)}
 	list := []core.Pod{webPod("a", core.ConditionTrue), webPod("b", core.ConditionFalse), webPod("c", core.ConditionTrue), ending, webPod("", core.ConditionTrue), {}}
 	if got := slices.Sorted(maps.Keys(readyPods(list, nil))); !slices.Equal(got, []string{"a", "c"}) {
-		t.Errorf("Ready are %q", got)
+		t.Errorf("the Ready pods are %q, want a and c", got)
 	}
 	if got := slices.Sorted(maps.Keys(readyPods(list, map[string]bool{"a": true}))); !slices.Equal(got, []string{"c"}) {
-		t.Errorf("with new containers Ready are %q", got)
+		t.Errorf("the Ready pods with new containers are %q, want c", got)
 	}
 }
 
@@ -164,7 +165,7 @@ func TestNotStarted(t *testing.T) {
 	before := map[string]string{"a": "1", "b": "2", "c": "3"}
 	list := []core.Node{node("a", "1", core.ConditionTrue), node("b", "9", core.ConditionFalse), node("c", "9", core.ConditionTrue)}
 	if got := notStarted(list, before); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("not started are %q", got)
+		t.Errorf("notStarted = %q, want a and b", got)
 	}
 }
 

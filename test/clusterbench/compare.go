@@ -124,8 +124,8 @@ func pairs(list []measured, former bool, name string) map[int]float64 {
 }
 
 // median returns the median of the values of all pairs. It returns nil if there is no pair.
-func median(of map[int]float64) *float64 {
-	return targets.Median(slices.Collect(maps.Values(of)))
+func median(byPair map[int]float64) *float64 {
+	return targets.Median(slices.Collect(maps.Values(byPair)))
 }
 
 // ratios returns our value divided by the former value, for each pair in which both sides have the

@@ -45,7 +45,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("ratios of the pods that do not run: %v", got)
 	}
 	if got := ratios(list, "scale.200.not_running"); got != nil {
-		t.Errorf("ratios to nothing: %v", got)
+		t.Errorf("ratios with a former value of 0: %v, want none", got)
 	}
 	a := against{}
 	a.compare(list)
@@ -53,7 +53,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	if unfinished := (&scaleFigures{Runs: []scaleRun{{Nodes: 1000, Pods: 5000}}}).values(); len(unfinished) != 0 {
-		t.Errorf("figures of a load that did not happen: %v", unfinished)
+		t.Errorf("figures of a run without latencies: %v, want none", unfinished)
 	}
 	failed := &scaleFigures{outcome: outcome{Error: "the load has failed"}, Runs: []scaleRun{
 		{Nodes: 200, API: []verbLatency{{Verb: "PUT", P99Ms: 500}}}, {Nodes: 1000, API: []verbLatency{{Verb: "PUT", P99Ms: 1}}},

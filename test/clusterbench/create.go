@@ -115,7 +115,8 @@ func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	b.config.NextProtos, b.config.Timeout = []string{"http/1.1"}, b.clock.Outside(askLimit)
 	b.config.ContentType = "application/vnd.kubernetes.protobuf"
 	b.config.QPS = -1
-	// The warnings concern the security settings of the pods, which this program does not measure.
+	// The client ignores warnings, because they concern the security settings of the pods, which
+	// this program does not measure.
 	b.config.WarningHandler = rest.NoWarnings{}
 	if b.kube, err = kubernetes.NewForConfig(b.config); err != nil {
 		return status, fmt.Errorf("kubeconfig: %w", err)

@@ -76,7 +76,7 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 		if err != nil {
 			return f, err
 		}
-		say("failover: cut %d of %d: %s, which answers for %s", n+1, b.cuts, holder, virtualAddress())
+		say("failover: cut %d of %d: %s, which holds %s", n+1, b.cuts, holder, virtualAddress())
 		c := cut{Machine: holder}
 		at := b.clock.Now()
 		if err := b.power.Act(ctx, holder, vm.ActionPowerCut); err != nil {
@@ -100,8 +100,8 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 	return f, nil
 }
 
-// holder returns the name of the machine that holds the virtual address by its own report. It fails
-// if no control-plane machine reports this.
+// holder returns the name of the control-plane machine that reports that it holds the virtual
+// address. It fails if no control-plane machine reports this.
 func (b *bench) holder(ctx context.Context) (string, error) {
 	contexts := b.cluster.Machines()
 	var details []string
@@ -159,7 +159,7 @@ type asker struct {
 // askVirtualAddress starts an asker. The asker calls /livez/ping and not /readyz: /readyz also
 // fails while etcd elects another leader.
 func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
-	way, err := b.power.Forward(ctx, vm.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
+	forward, err := b.power.Forward(ctx, vm.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	// The client uses HTTP/1.1. An open connection to an unreachable machine then delays one
 	// request only. NextProtos selects the protocol in the TLS handshake, too.
 	config.NextProtos = []string{"http/1.1"}
-	a := &asker{clock: b.clock, url: "https://" + way.Addr + "/livez/ping", http: &http.Client{Timeout: b.clock.Outside(answerLimit), Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4}}}
+	a := &asker{clock: b.clock, url: "https://" + forward.Addr + "/livez/ping", http: &http.Client{Timeout: b.clock.Outside(answerLimit), Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4}}}
 	ctx, a.stop = context.WithCancel(ctx)
 	a.done.Go(func() { a.run(ctx) })
 	return a, nil
@@ -236,12 +236,11 @@ func (a *asker) answers() []time.Time {
 	return slices.SortedFunc(slices.Values(a.good), time.Time.Compare)
 }
 
-// steadily waits until the answers are steady, for a period that begins later than the instant
-// after.
-func (a *asker) steadily(ctx context.Context, after time.Time) error {
+// steadily waits until the answers have been steady for a period that begins after start.
+func (a *asker) steadily(ctx context.Context, start time.Time) error {
 	for {
 		now := a.clock.Now()
-		if from := now.Add(-steady); from.After(after) && answeredThroughout(a.answers(), from, now) {
+		if from := now.Add(-steady); from.After(start) && answeredThroughout(a.answers(), from, now) {
 			return nil
 		}
 		if end := backoff.Sleep(ctx, askEvery); end != nil {
@@ -252,12 +251,12 @@ func (a *asker) steadily(ctx context.Context, after time.Time) error {
 	}
 }
 
-// answeredThroughout reports whether all intervals between answers were at most gap, from the
-// instant from to the instant to.
-func answeredThroughout(answers []time.Time, from, to time.Time) bool {
-	last := from
+// answeredThroughout reports whether all intervals between answers were at most gap, in the period
+// from begin to end.
+func answeredThroughout(answers []time.Time, begin, end time.Time) bool {
+	last := begin
 	for _, at := range answers {
-		if at.Before(from) || at.After(to) {
+		if at.Before(begin) || at.After(end) {
 			continue
 		}
 		if at.Sub(last) > gap {
@@ -265,12 +264,12 @@ func answeredThroughout(answers []time.Time, from, to time.Time) bool {
 		}
 		last = at
 	}
-	return to.Sub(last) <= gap
+	return end.Sub(last) <= gap
 }
 
 // longestSilence returns the longest interval between two successful answers that ends after the
 // cut. The interval in which the cut happened begins with the last answer before the cut. The last
-// interval ends at the latest at end.
+// interval ends at end, the end of the observation.
 func longestSilence(answers []time.Time, cut, end time.Time) time.Duration {
 	last := cut // used if there is no answer before the cut
 	for _, at := range answers {

@@ -48,18 +48,18 @@ func TestLatencies(t *testing.T) {
 	if len(table) != 1 || table[0].Requests != 200 || math.Abs(table[0].P50Ms-(100+100*50.0/140)) > 0.01 || table[0].P99Ms != 200 {
 		t.Errorf("%+v", table)
 	}
-	// TestLatencies also checks since: it subtracts earlier counts. A restarted API server counts
-	// from 0, so nothing is subtracted.
+	// The method since subtracts the counts of an earlier read. A restarted API server counts from
+	// 0, so the method since subtracts nothing from its counts.
 	before := latencies{"GET": {{0.1, 50}, {0.2, 100}, {math.Inf(1), 100}}}
 	if got := l.since(before)["GET"]; !slices.Equal(got, histogram{{0.1, 0}, {0.2, 90}, {math.Inf(1), 100}}) {
-		t.Errorf("since then %v", got)
+		t.Errorf("the method since returns %v", got)
 	}
 	if got := l.since(latencies{"GET": {{0.1, 0}, {math.Inf(1), 300}}})["GET"]; !slices.Equal(got, want) {
-		t.Errorf("of a server that restarted %v", got)
+		t.Errorf("the method since returns %v for a restarted API server", got)
 	}
 	for _, text := range []string{"", "{", "# TYPE other counter\nother 1\n"} {
 		if _, err := readLatencies(strings.NewReader(text)); err == nil {
-			t.Errorf("%q has latencies", text)
+			t.Errorf("readLatencies accepts %q", text)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestPodTimes(t *testing.T) {
 	times.see(p("a", "w1", core.PodRunning, core.ConditionTrue), at(9))
 	times.see(p("else", "w1", core.PodRunning, core.ConditionTrue), at(9))
 	if times.allReady() {
-		t.Error("all are Ready, without b")
+		t.Error("allReady returns true before pod b is Ready")
 	}
 	if got := times.figures(); got == nil || *got != (podStarts{Pods: 1, RunningP50: 2, RunningP99: 2, ReadyP50: 3, ReadyP99: 3, CreatedP50: 5, CreatedP99: 5, AllReadyS: 5}) {
 		t.Errorf("%+v", got)
@@ -119,7 +119,7 @@ func TestPodTimes(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := (podTimes{"c": {created: at(0)}}).figures(); got != nil {
-		t.Errorf("of pods that never were Ready: %+v", got)
+		t.Errorf("figures of pods that never became Ready: %+v, want nil", got)
 	}
 }
 
@@ -128,16 +128,17 @@ func TestRolled(t *testing.T) {
 		return &apps.Deployment{ObjectMeta: meta.ObjectMeta{Generation: 2}, Status: apps.DeploymentStatus{ObservedGeneration: generation, UpdatedReplicas: updated, AvailableReplicas: available, Replicas: all}}
 	}
 	if !rolled(d(2, 5, 5, 5), 5) {
-		t.Error("it is not taken for done")
+		t.Error("rolled returns false for a complete rollout")
 	}
 	for _, unfinished := range []*apps.Deployment{d(1, 5, 5, 5), d(2, 4, 5, 5), d(2, 5, 4, 5), d(2, 5, 5, 6)} {
 		if rolled(unfinished, 5) {
-			t.Errorf("%+v is taken for done", unfinished.Status)
+			t.Errorf("rolled returns true for the incomplete rollout %+v", unfinished.Status)
 		}
 	}
 }
 
-// TestHalf checks that the load ends early enough before the deadline to read its results.
+// TestHalf checks that the time limit for a half of the load leaves enough time to read the figures
+// before the deadline of the context.
 func TestHalf(t *testing.T) {
 	b := &bench{options: options{load: time.Minute}}
 	if got := b.half(t.Context(), 2); got != time.Minute {
@@ -150,7 +151,7 @@ func TestHalf(t *testing.T) {
 	}{{time.Hour, 2, time.Minute}, {sumUpTime + 30*time.Second, 2, 15 * time.Second}, {sumUpTime + 30*time.Second, 1, 30 * time.Second}, {time.Second, 1, 0}} {
 		ctx, cancel := context.WithTimeout(t.Context(), c.left)
 		if got := b.half(ctx, c.n); got > c.most || got < c.most-time.Second {
-			t.Errorf("%s before the end: %s, want %s", c.left, got, c.most)
+			t.Errorf("%s before the deadline: %s, want %s", c.left, got, c.most)
 		}
 		cancel()
 	}

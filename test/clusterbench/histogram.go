@@ -79,9 +79,9 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// The method since returns the counts of the requests after the histograms before were read. If the
-// total of a verb is lower than before, the API server has restarted. In this case, the method
-// returns all counts of this verb.
+// The method since returns the counts of the requests since an earlier read, whose histograms are
+// in before. If the total of a verb is lower than before, the API server has restarted. In this
+// case, the method returns all counts of this verb.
 func (l latencies) since(before latencies) latencies {
 	out := latencies{}
 	for verb, h := range l {
@@ -152,8 +152,8 @@ func (l latencies) table() []verbLatency {
 	return all
 }
 
-// percentile returns the smallest of the values that at least the share q of the values does not
-// exceed. The list of values must not be empty.
+// percentile returns the smallest value v for which at least the share q of the values is v or
+// less. The list of values must not be empty.
 func percentile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]

@@ -71,7 +71,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	}
 	defer func() { err = errors.Join(err, b.leave(context.WithoutCancel(ctx))) }()
 	on := b.clock.At(m.PoweredOn)
-	door, err := b.power.Forward(ctx, vm.ForwardSpec{Machine: joining, Port: paths.PortApid})
+	forward, err := b.power.Forward(ctx, vm.ForwardSpec{Machine: joining, Port: paths.PortApid})
 	if err != nil {
 		return f, err
 	}
@@ -79,7 +79,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	if err != nil {
 		return f, err
 	}
-	c, err := b.firstAnswer(ctx, client.Endpoint{Address: door.Addr, Cert: cert, Fingerprint: fingerprint})
+	c, err := b.firstAnswer(ctx, client.Endpoint{Address: forward.Addr, Cert: cert, Fingerprint: fingerprint})
 	if err != nil {
 		return f, err
 	}
@@ -101,6 +101,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 // leaveLimit is the deadline for the removal of the worker, in the time of the machines.
 const leaveLimit = time.Minute
 
+// leave cuts the power of the joined machine and removes the machine from the cluster.
 func (b *bench) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.clock.Outside(leaveLimit))
 	defer cancel()

@@ -86,7 +86,7 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
 	}
 	if o.cuts < 1 || o.idle < 0 || o.load <= 0 {
-		return o, fmt.Errorf("-cuts %d -idle %s -load %s: cannot use: expected one cut or more, and times that can be waited for", o.cuts, o.idle, o.load)
+		return o, fmt.Errorf("-cuts %d -idle %s -load %s: cannot use: expected one cut or more, an idle time that is not negative, and a load time above 0", o.cuts, o.idle, o.load)
 	}
 	if o.pairs < 1 {
 		return o, fmt.Errorf("-pairs %d: cannot use: expected 1 or more", o.pairs)

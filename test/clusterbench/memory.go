@@ -85,12 +85,12 @@ func (b *bench) memory(ctx context.Context) (figures, error) {
 
 func (f *memoryFigures) add(u usage) {
 	f.Machines = append(f.Machines, u)
-	of := &f.Worker
+	largest := &f.Worker
 	if isControlPlane(u.Name) {
-		of = &f.ControlPlane
+		largest = &f.ControlPlane
 	}
-	if *of == nil || **of < u.UsedMiB {
-		*of = &u.UsedMiB
+	if *largest == nil || **largest < u.UsedMiB {
+		*largest = &u.UsedMiB
 	}
 }
 

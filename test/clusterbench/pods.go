@@ -107,8 +107,8 @@ type podTime struct{ created, scheduled, running, ready time.Time }
 // podTimes maps the names of the pods to their times.
 type podTimes map[string]*podTime
 
-// see records the states that a watch has delivered in the pod p. It ignores pods that are not in
-// the map.
+// see records now as the time of each state in which a watch has delivered the pod p for the first
+// time. It ignores pods that are not in the map.
 func (t podTimes) see(p *core.Pod, now time.Time) {
 	of := t[p.Name]
 	if of == nil {

@@ -34,7 +34,7 @@ type outcome struct {
 	Error    string `json:"error,omitempty"`
 }
 
-func (o *outcome) ended(how outcome) { *o = how }
+func (o *outcome) ended(result outcome) { *o = result }
 
 // figures are the figures of a part, with the methods that all parts have.
 type figures interface {
@@ -56,17 +56,17 @@ func (p part) run(ctx context.Context, b *bench) (figures, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, vm.Clock{Dilation: b.cluster.Dilation}.Outside(p.limit), fmt.Errorf("%s took longer than its limit of %s", p.name, p.limit))
 	defer cancel()
 	f, err := p.measure(b, ctx)
-	how := outcome{At: began.UTC().Truncate(time.Second), TookS: time.Since(began).Seconds(), Dilation: max(b.cluster.Dilation, 1)}
+	result := outcome{At: began.UTC().Truncate(time.Second), TookS: time.Since(began).Seconds(), Dilation: max(b.cluster.Dilation, 1)}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
 		err = fmt.Errorf("%s: %w", p.name, err)
-		how.Error = err.Error()
+		result.Error = err.Error()
 		say("%v", err)
 	}
-	f.ended(how)
-	say("%s: done after %.0f s", p.name, how.TookS)
+	f.ended(result)
+	say("%s: done after %.0f s", p.name, result.TookS)
 	return f, err
 }
 
@@ -96,7 +96,7 @@ func (r *record) read() error {
 			err = json.Unmarshal(r.fields[againstField], &r.against)
 		}
 		if err != nil {
-			err = fmt.Errorf("%s: cannot read the present figures of the cluster: %w; remove the file if they are not wanted", r.file, err)
+			err = fmt.Errorf("%s: cannot read the present figures of the cluster: %w; remove the file if you do not need these figures", r.file, err)
 		}
 	}
 	if r.against.Version != r.former || r.against.Parts == nil {
@@ -180,7 +180,7 @@ func seconds(v *float64) string {
 }
 
 // The function since returns the duration in seconds between two instants. It returns nil if an
-// instant is zero, because it was not reached.
+// instant is zero. A zero instant was not reached.
 func since(from, to time.Time) *float64 {
 	if from.IsZero() || to.IsZero() {
 		return nil
@@ -224,7 +224,7 @@ func (b *bench) keep(ctx context.Context) error {
 			continue
 		}
 		if err := b.keepEvents(ctx, contexts[m.Name], filepath.Join(dir, "events.json")); err != nil {
-			say("%s: its events are not kept: %v", m.Name, err)
+			say("%s: its events are not stored: %v", m.Name, err)
 		}
 	}
 	return nil
@@ -249,8 +249,8 @@ func (b *bench) keepEvents(ctx context.Context, machine, file string) error {
 	})
 }
 
-// The method with connects to the management API of a machine, calls do, and closes the connection.
-// The parameter machine is the name of a context of orlopctl.
+// The method with connects to the management API of a machine, calls the function do, and closes
+// the connection. The parameter machine is the name of a context of orlopctl.
 func (b *bench) with(ctx context.Context, machine string, do func(*client.Client) error) error {
 	c, err := b.cluster.Connect(ctx, machine)
 	if err != nil {

@@ -62,13 +62,13 @@ type scaleRun struct {
 	// RegisterS is the time from the first registration of this run until the last node has
 	// reported Ready.
 	RegisterS *float64 `json:"register_s,omitempty"`
-	// QuietBusy is the share of the processors' time in which they are busy while the nodes only
-	// renew their Leases and report their status.
+	// QuietBusy is the busy share of the processors' time while the nodes only renew their Leases
+	// and report their status.
 	QuietBusy *float64 `json:"quiet_busy,omitempty"`
 	Pods      int      `json:"pods"`
 	// CreateS and RollS are the durations of the creation and of the replacement of the pods, or
-	// nil after their deadline. Running is the number of running pods at the end of the creation,
-	// and Rolled the number of replaced pods at the end of the replacement.
+	// nil if their deadline has expired. Running is the number of running pods at the end of the
+	// creation, and Rolled the number of replaced pods at the end of the replacement.
 	CreateS     *float64      `json:"create_s,omitempty"`
 	Running     int           `json:"running"`
 	RollS       *float64      `json:"roll_s,omitempty"`
@@ -159,7 +159,7 @@ func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleR
 		return err
 	}
 	r.RegisterS = since(began, b.clock.Now())
-	say("scale: %d nodes say that they live, and nothing else", r.Nodes)
+	say("scale: %d nodes only renew their Leases and report their status", r.Nodes)
 	before, err := b.lookAtMachine(ctx)
 	if err != nil {
 		return err
@@ -251,7 +251,7 @@ func (b *bench) loadDeployment(ctx context.Context, r *scaleRun, fleet *simulati
 		r.CreateS = since(began, b.clock.Now())
 	}
 	r.Running = fleet.Stats().Pods
-	say("scale: they are rolled; %d of them run", r.Running)
+	say("scale: the pods are replaced; %d of them run", r.Running)
 	began = b.clock.Now()
 	if err := b.patchLoad(ctx, fmt.Sprintf(`{"spec": {"template": {"metadata": {"annotations": {"round": "%d"}}}}}`, r.Nodes)); err != nil {
 		return fmt.Errorf("Deployment %s: %w", loadName, err)
@@ -284,7 +284,7 @@ func (b *bench) half(ctx context.Context, left int) time.Duration {
 }
 
 // loadObject returns a Deployment whose pods run on simulated nodes only. The pods have no token,
-// because no container runs that would use it.
+// because no container runs that would use the token.
 func loadObject(pods int32) *apps.Deployment {
 	labels := map[string]string{appLabel: loadName}
 	no, most := false, intstr.FromString("25%")

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// machineTimes are the times at which a machine reached its moments, in seconds since the power-on
-// of the first machine. A moment that the machine did not reach is nil.
+// machineTimes has the times at which a machine reached the steps of its start, in seconds since
+// the power-on of the first machine. A step that the machine did not reach is nil.
 type machineTimes struct {
 	Name       string   `json:"name"`
 	PowerOn    *float64 `json:"poweron_s,omitempty"`
@@ -23,24 +23,28 @@ type machineTimes struct {
 	NodeReady  *float64 `json:"node_ready_s,omitempty"` // the Node of the machine is Ready
 }
 
-// These are the used moments of the topic timeline.
+// These are the names of steps in the topic timeline, in which a step is called a moment.
 const (
 	momentAPI     = "apid"
 	momentEtcd    = "orchestrator-api/etcd"
 	momentKubeAPI = "orchestrator-api/kube-apiserver"
 )
 
-// said holds the reports of a machine about its boot.
+// said holds what a machine reports about its boot.
 type said struct {
 	moments    []machinestate.Moment
 	events     []*api.Event
 	configured time.Time
 }
 
-// times converts the reports of a machine to the clock of this computer. The machine synchronizes
-// its clock with this computer by NTP. The latest event of a moment was recorded after the
-// synchronization, so times derives the start of init from it. The parameters first and poweron are
-// the times of the power-on of the first machine and of this machine.
+// times converts the reports of a machine to the clock of this computer.
+//
+// The timeline has seconds since the start of init, and an event about a moment also has the time
+// of day. Their difference is the start of init (machinestate.Began). times uses the latest such
+// event: at that time, the machine had synchronized its clock with this computer by NTP.
+//
+// The parameters first and poweron are the times of the power-on of the first machine and of this
+// machine.
 func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
 	var began time.Time
 	for _, e := range slices.Backward(s.events) {

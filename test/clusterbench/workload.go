@@ -108,7 +108,7 @@ func podReady(p *core.Pod) bool {
 	return false
 }
 
-// allBack waits until at least this number of pods of a Deployment are Ready with containers that
+// allBack waits until at least wanted pods of the Deployment app are Ready, with containers that
 // are not in before. It returns the time, and the IDs of these containers.
 func (b *bench) allBack(ctx context.Context, app string, wanted int, before map[string]bool) (time.Time, map[string]bool, error) {
 	for {

@@ -45,12 +45,12 @@ func TestChoose(t *testing.T) {
 		{"sig-node", "", []string{slow}},
 	} {
 		if got, err := choose(all, c.focus, c.skip); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("focus %q, skip %q: %q, %v", c.focus, c.skip, got, err)
+			t.Errorf("focus %q, skip %q: choose returns other tests than expected: %q, %v", c.focus, c.skip, got, err)
 		}
 	}
 	for _, c := range [][2]string{{"nothing has this", ""}, {"(", ""}, {"sig", "("}, {"sig", "sig"}} {
 		if got, err := choose(all, c[0], c[1]); err == nil {
-			t.Errorf("focus %q, skip %q: %q, want an error", c[0], c[1], got)
+			t.Errorf("focus %q, skip %q: choose returns %q, want an error", c[0], c[1], got)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func TestBatches(t *testing.T) {
 	only := regexp.MustCompile(focus([]string{job, slow}))
 	for name, want := range map[string]bool{job: true, slow: true, more: false, set: false} {
 		if only.MatchString(name) != want {
-			t.Errorf("%s: focused is %v", name, !want)
+			t.Errorf("%s: the expression of focus matches: %v", name, !want)
 		}
 	}
 }
@@ -89,17 +89,17 @@ func TestJUnit(t *testing.T) {
 		set: {Outcome: skipped, Seconds: 0.5, Message: "skipped - needs 3 nodes"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("%v, %v\nwant %v", got, err, want)
+		t.Fatalf("parseJUnit returns %v, %v\nwant %v", got, err, want)
 	}
 	again, err := writeJUnit(got, []string{job, more, set})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := parseJUnit(again, []string{job, more, set}); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("what is written is read as %v, %v", got, err)
+		t.Errorf("parseJUnit reads the report of writeJUnit as %v, %v", got, err)
 	}
 	if _, err := parseJUnit([]byte("<half"), nil); err == nil {
-		t.Error("half a report is taken for one")
+		t.Error("parseJUnit accepts an incomplete report")
 	}
 }
 
@@ -121,15 +121,15 @@ func TestReport(t *testing.T) {
 		t.Errorf("read again: %+v, %v\nwritten:    %+v", again, err, r)
 	}
 	if r.Total != 4 || r.Passed != 1 || r.Failed != 1 || r.Skipped != 1 || r.Left != 1 || !slices.Equal(r.Failures, []string{more}) {
-		t.Errorf("%+v", r)
+		t.Errorf("the counts of the report are wrong: %+v", r)
 	}
 	if left := r.left(names); !slices.Equal(left, []string{more, slow}) {
-		t.Errorf("left are %q: what failed is run again, what is skipped is not", left)
+		t.Errorf("left returns %q, want the failed test and the test without an outcome", left)
 	}
 }
 
-// TestTake checks that take stores the entries of a package below /usr, as in a system with merged
-// directories.
+// TestTake checks that take stores the files of /bin and /lib below /usr, stores a hard link as a
+// copy of its target, and omits documentation and device files.
 func TestTake(t *testing.T) {
 	root := ociarchive.Layer{}
 	for _, e := range []struct {
@@ -154,7 +154,7 @@ func TestTake(t *testing.T) {
 		"/usr/lib/x.so": {Mode: fs.ModeSymlink | 0o777, Target: "x.so.1"},
 	}
 	if !reflect.DeepEqual(root, want) {
-		t.Errorf("%v\nwant %v", root, want)
+		t.Errorf("take stores the files %v\nwant %v", root, want)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestNamed(t *testing.T) {
 		got = append(got, image.Name+" "+image.Config.Entrypoint[0])
 	}
 	if want := []string{list[0] + " /agnhost", list[1] + " /agnhost", list[2] + " /pause"}; !slices.Equal(got, want) {
-		t.Errorf("made are %q, want %q", got, want)
+		t.Errorf("named returns the images %q, want %q", got, want)
 	}
 }
 
@@ -174,6 +174,6 @@ func TestNamed(t *testing.T) {
 func TestClusterPatch(t *testing.T) {
 	text, err := config.Merge([]byte("kind: Cluster\nspec: {}\n"), []byte(clusterPatch(50)))
 	if err != nil || !strings.Contains(string(text), "maxPods: 50") {
-		t.Errorf("%s, %v", text, err)
+		t.Errorf("the merged configuration is %s, %v, want the maximum number of pods in it", text, err)
 	}
 }

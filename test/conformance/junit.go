@@ -49,9 +49,9 @@ type junitWhy struct {
 	Type    string `xml:"type,attr,omitempty"`
 }
 
-// notRun is Ginkgo's message for a test that did not run, because it was not selected or because
-// the run was interrupted earlier. interrupted is Ginkgo's error type for a test that was
-// interrupted itself.
+// notRun is Ginkgo's message for a test that did not run: it was not selected, or the run was
+// interrupted before the test. interrupted is Ginkgo's error type for a test that was running when
+// the run was interrupted.
 const (
 	notRun      = "skipped" // the message of a test that skips itself also has a reason
 	interrupted = "interrupted"

@@ -38,12 +38,12 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.focus, "focus", `\[Conformance\]`, "only tests whose name matches the `regexp`")
 	f.StringVar(&o.skip, "skip", "", "no tests whose name matches the `regexp`")
 	f.StringVar(&o.images, "images", "", "import only images whose name matches the `regexp`: importing all takes a quarter of an hour, and many tests use agnhost alone")
-	f.IntVar(&o.batch, "batch", 40, "how many tests are run before the report is written")
-	f.IntVar(&o.parallel, "parallel", 5, "how many tests run at once, but for those marked [Serial]")
+	f.IntVar(&o.batch, "batch", 40, "number of tests in a batch; the report is written after each batch")
+	f.IntVar(&o.parallel, "parallel", 5, "number of tests that run at once; a test marked [Serial] runs alone")
 	f.IntVar(&o.memoryMiB, "memory", 3072, "memory of each machine in `MiB`")
 	f.IntVar(&o.maxPods, "max-pods", 50, "number of pods that a machine can have; the suite derives from it how many pods some tests create within their fixed time limits (40 for 50, 100 for the default of 110)")
-	f.DurationVar(&o.limit, "limit", 20*time.Minute, "how long a batch may take for each of its tests")
-	f.BoolVar(&o.resume, "continue", false, "keep what passed in an earlier run, and run the rest")
+	f.DurationVar(&o.limit, "limit", 20*time.Minute, "time limit of a batch for each of its tests")
+	f.BoolVar(&o.resume, "continue", false, "retain the tests that passed or were skipped in an earlier run, and run the other tests")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

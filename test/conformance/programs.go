@@ -51,8 +51,8 @@ func buildPrograms(ctx context.Context, dir string) error {
 }
 
 // versionFlags returns the linker flags that set the version of the suite, such as v1.37.2. Without
-// these flags the version is 0.0. Tests then fail if they request a pod that is valid for the
-// version (k8s.io/pod-security-admission/api.GetAPIVersion).
+// these flags the version is 0.0, and the tests fail that create a pod according to the rules of
+// that version (k8s.io/pod-security-admission/api.GetAPIVersion).
 func versionFlags(version string) string {
 	var flags []string
 	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")

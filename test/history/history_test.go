@@ -41,7 +41,7 @@ func TestFaults(t *testing.T) {
 		}
 		var s switches
 		if err := (fault{What: f, Machines: hit, Lasts: time.Hour}).inflict(ended, &s, vm.Clock{}); err != nil || !slices.Equal(s, want) {
-			t.Errorf("%s: %q, %v, want %q", f, s, err, want)
+			t.Errorf("%s: the actions on the machines are %q, %v, want %q", f, s, err, want)
 		}
 	}
 	drawn := map[string]int{}
@@ -50,16 +50,18 @@ func TestFaults(t *testing.T) {
 		f := draw(dice, machines)
 		drawn[f.What]++
 		if f.Lasts < shortest || f.Lasts > longest || f.What != blackout && len(f.Machines) != 1 {
-			t.Fatalf("%+v", f)
+			t.Fatalf("the drawn fault has a wrong duration or a wrong number of machines: %+v", f)
 		}
 	}
 	for _, what := range []string{cut, blackout, isolate, freeze} {
 		if drawn[what] < 50 {
-			t.Errorf("%s: drawn %d times in 1000", what, drawn[what])
+			t.Errorf("%s: drawn %d times in 1000, want at least 50", what, drawn[what])
 		}
 	}
 }
 
+// TestReport checks the counts of the answers, and the longest time without an answer. An operation
+// with the answer Unknown got no answer.
 func TestReport(t *testing.T) {
 	answered := func(at int, a register.Answer) register.Operation {
 		return register.Operation{Answer: a, Answered: time.Duration(at) * time.Second}
@@ -67,6 +69,6 @@ func TestReport(t *testing.T) {
 	var r report
 	r.count([]register.Operation{answered(1, register.Done), answered(4, register.Refused), answered(14, register.Unknown), answered(15, register.Done)})
 	if r.Operations != 4 || r.Done != 2 || r.Refused != 1 || r.Unknown != 1 || r.SilenceS != 11 {
-		t.Errorf("%+v", r)
+		t.Errorf("the counts or the longest time without an answer are wrong: %+v", r)
 	}
 }

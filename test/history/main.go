@@ -38,13 +38,13 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`directory` of the image")
 	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
 	f.StringVar(&o.out, "out", filepath.Join("build", "history.json"), "`file` to write; everything else goes to a directory beside it")
-	f.IntVar(&o.rounds, "n", 30, "how many faults")
-	f.IntVar(&o.controlPlanes, "control-planes", 3, "how many control-plane machines")
-	f.IntVar(&o.clients, "clients", 4, "how many clients")
+	f.IntVar(&o.rounds, "n", 30, "number of faults")
+	f.IntVar(&o.controlPlanes, "control-planes", 3, "number of control-plane machines")
+	f.IntVar(&o.clients, "clients", 4, "number of clients")
 	f.IntVar(&o.memoryMiB, "memory", 3072, "memory of each machine in `MiB`")
-	f.IntVar(&o.dilation, "time-dilation", 4, "how many times more slowly time passes for the machines")
-	f.DurationVar(&o.search, "search", 5*time.Minute, "how long an order is looked for at the end")
-	f.Uint64Var(&o.seed, "seed", 0, "what faults and operations are drawn with; 0: a new one")
+	f.IntVar(&o.dilation, "time-dilation", 4, "factor by which time passes more slowly for the machines")
+	f.DurationVar(&o.search, "search", 5*time.Minute, "time limit of the check for linearizability at the end")
+	f.Uint64Var(&o.seed, "seed", 0, "seed of the random faults and operations; 0: a random seed")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -60,7 +60,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// reportDir returns the directory for all other files of the report in file.
+// reportDir returns the directory for the other files of a report: the path of the report without
+// its extension.
 func reportDir(file string) string { return strings.TrimSuffix(file, filepath.Ext(file)) }
 
 func run(ctx context.Context, o options) (err error) {
@@ -144,10 +145,10 @@ func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, cloc
 	return nil
 }
 
-// conclude checks whether the history is linearizable, and writes the report. It fails unless the
-// history is linearizable.
+// conclude checks whether the history is linearizable, and writes the report. If the verdict is not
+// linearizable, it also writes a page that shows the operations, and returns an error.
 func conclude(o options, history []register.Operation, result *report) error {
-	fmt.Printf("looking for an order of %d operations\n", len(history))
+	fmt.Printf("checking whether the history of %d operations is linearizable\n", len(history))
 	var picture register.Picture
 	result.count(history)
 	result.Verdict, picture = register.Judge(history, o.search)

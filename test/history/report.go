@@ -13,7 +13,7 @@ import (
 type report struct {
 	Seed          uint64           `json:"seed"`
 	ControlPlanes int              `json:"control_planes"`
-	Dilation      int              `json:"time_dilation"` // of all times (vm.Clock)
+	Dilation      int              `json:"time_dilation"` // factor of vm.Clock for all times
 	Rounds        int              `json:"rounds"`
 	Verdict       register.Verdict `json:"verdict"`
 	Operations    int              `json:"operations"`

@@ -104,8 +104,9 @@ func withToken(ts *testscript.TestScript, token, file string) {
 	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(file)))
 }
 
-// podTokenVerb requests a token of a pod in the same way as the kubelet. An attacker with access to
-// the machine can read such a token from the volume of the pod.
+// podTokenVerb writes a kubeconfig with a token of a pod on the node. It requests the token in the
+// same way as the kubelet. An attacker with access to the machine can read such a token from the
+// volume of the pod.
 func (s *story) podTokenVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "pod-token NODE KUBECONFIG")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -135,7 +136,7 @@ func edit(ts *testscript.TestScript, name, kind string, change func(document map
 	ts.Check(os.WriteFile(ts.MkAbs(name), []byte(strings.Join(documents, "\n---\n")), 0o600))
 }
 
-// forgeTicketVerb replaces the ticket of a configuration by a ticket whose signature is invalid.
+// forgeTicketVerb replaces the ticket of a configuration by a ticket that an unknown CA has signed.
 func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "forge-ticket DOCUMENTS NAME")
 	ca, err := pki.NewCA("orlop client CA", time.Hour)
@@ -175,15 +176,16 @@ func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) 
 	})
 	s.note("kubelet %s: %s: %v", args[1], args[2], err == nil)
 	if err != nil {
-		ts.Fatalf("kubelet %s: not %s: %v", args[1], args[2], err)
+		ts.Fatalf("kubelet: the answer for %s is not %s: %v", args[1], args[2], err)
 	}
 }
 
 // kubeletTime is the time within which a kubelet must apply a change.
 const kubeletTime = 30 * time.Second
 
-// askKubelet requests a path of a kubelet from a new host of the network, with the credentials in
-// the argument as. It returns the HTTP status. It does not verify the certificate of the kubelet.
+// askKubelet requests a path of a kubelet, and returns the HTTP status. The client is on a new host
+// of the network, and has the credentials in the parameter as. The certificate of the kubelet is
+// not verified.
 func (s *story) askKubelet(addr netip.Addr, path string, as *rest.Config) (string, error) {
 	host, err := s.network.NewHost("curious", netip.Addr{})
 	if err != nil {

@@ -32,8 +32,9 @@ import (
 // doorFigures is the content of build/api.json: the results of the authorization tests of the
 // management API, and the latency of the API in milliseconds.
 type doorFigures struct {
-	Methods          int `json:"methods"`
-	WithoutRole      int `json:"methods_without_role"`
+	Methods     int `json:"methods"`
+	WithoutRole int `json:"methods_without_role"`
+	// number of methods that a client without a certificate can call
 	CallableByNobody int `json:"methods_callable_by_nobody"`
 	// number of pairs of a method and an unauthorized caller; the machine rejected each of them
 	CasesRefused   int          `json:"cases_refused"`
@@ -75,7 +76,7 @@ func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("api.json: %s", text)
 	switch {
 	case out.WithoutRole != 0 || out.CallableByNobody != 0:
-		ts.Fatalf("%d methods have no role, no role can call %d methods", out.WithoutRole, out.CallableByNobody)
+		ts.Fatalf("%d methods have no role; a client without a certificate can call %d methods", out.WithoutRole, out.CallableByNobody)
 	case out.Flood.Refused == 0:
 		ts.Fatalf("none of %d handshakes of the flood was rejected", out.Flood.Tried)
 	}
@@ -95,8 +96,8 @@ func (d doorBed) host(name string) *vm.Host {
 	return h
 }
 
-// endpoint returns the endpoint of the machine for a client on the host from, with this
-// certificate.
+// endpoint returns the endpoint of the machine for a client with the certificate cert on the host
+// from.
 func (d doorBed) endpoint(from *vm.Host, cert tls.Certificate) client.Endpoint {
 	e := d.s.endpoint(d.ts)
 	e.Address, e.Cert = d.to, cert
@@ -165,7 +166,7 @@ func (d doorBed) refusals(out *doorFigures) {
 				continue
 			}
 			if err := call(c, m.name); status.Code(err) != codes.PermissionDenied {
-				d.ts.Fatalf("%s as %s: %v; expected a rejected call", m.name, organisation, err)
+				d.ts.Fatalf("the call of %s with role %q returns %v, want PermissionDenied", m.name, organisation, err)
 			}
 			out.CasesRefused++
 		}
@@ -173,7 +174,8 @@ func (d doorBed) refusals(out *doorFigures) {
 	}
 }
 
-// letsNobodyIn reports whether the machine rejects a connection without a certificate.
+// letsNobodyIn reports whether the machine rejects a connection without a certificate. Any other
+// error of the connection ends the story.
 func (d doorBed) letsNobodyIn(h *vm.Host) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -183,7 +185,7 @@ func (d doorBed) letsNobodyIn(h *vm.Host) bool {
 		return false
 	}
 	if !errors.Is(err, client.ErrRefused) {
-		d.ts.Fatalf("without a certificate: %v", err)
+		d.ts.Fatalf("a connection without a certificate failed, but the machine did not reject it: %v", err)
 	}
 	return true
 }

@@ -67,7 +67,7 @@ func (s *story) exitsVerb(ts *testscript.TestScript, neg bool, args []string) {
 func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, false, args, 4, -1, "[!] await DEADLINE REGEXP orlopctl|kubectl ARGS")
 	if args[2] != "orlopctl" && args[2] != "kubectl" {
-		ts.Fatalf("await: only orlopctl and kubectl can be asked again and again")
+		ts.Fatalf("await: the command must be orlopctl or kubectl, not %s", args[2])
 	}
 	re, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
@@ -76,13 +76,13 @@ func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
 			return err
 		}
 		if out := ts.ReadFile("stdout"); re.MatchString(out) == neg {
-			return fmt.Errorf("%q matches: %t:\n%s", args[1], neg, out)
+			return fmt.Errorf("the output matches %q: %t; the output is\n%s", args[1], neg, out)
 		}
 		return nil
 	})
 	s.note("%s prints %s: %t", strings.Join(args[2:], " "), args[1], neg == (err != nil))
 	if err != nil {
-		ts.Fatalf("%s: not within %s: %v", args[2], args[0], err)
+		ts.Fatalf("await: %s does not have the expected output within %s: %v", args[2], args[0], err)
 	}
 }
 
@@ -162,7 +162,7 @@ func (s *story) unchangedVerb(ts *testscript.TestScript, neg bool, args []string
 		if before != now {
 			ts.Fatalf("machine %s has written to its disk %s", args[0], d.Name)
 		}
-		s.note("the disk %s of %s is as it was", d.Name, args[0])
+		s.note("the disk %s of %s is unchanged", d.Name, args[0])
 	}
 }
 

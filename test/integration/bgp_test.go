@@ -24,7 +24,7 @@ func (s *story) bgpVerb(ts *testscript.TestScript, neg bool, args []string) {
 		return
 	}
 	if s.bgp == nil {
-		ts.Fatalf("bgp: the gateway does not speak it; begin with: bgp start ASN")
+		ts.Fatalf("bgp: the gateway does not speak BGP; begin with: bgp start ASN")
 	}
 	to, err := netip.ParseAddr(args[1])
 	ts.Check(err)

@@ -16,7 +16,8 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish"
 )
 
-// board is a machine behind a management controller, with the operations of its power switch.
+// board is a machine with a management controller (BMC). It records the operations of the power
+// switch of the machine.
 type board struct {
 	*vm.Machine
 	mu  sync.Mutex
@@ -49,7 +50,8 @@ func (b *board) Restart(ctx context.Context) error {
 	return b.Machine.Restart(ctx)
 }
 
-// bmcVerb serves the power switches of machines by Redfish.
+// bmcVerb starts a Redfish service for the power switches of machines, or prints the operations of
+// a power switch.
 func (s *story) bmcVerb(ts *testscript.TestScript, neg bool, args []string) {
 	const usage = "bmc start FILE NAME… | did NAME"
 	need(ts, neg, args, 2, -1, usage)
@@ -67,8 +69,9 @@ func (s *story) bmcVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// startBMC starts the Redfish service, and writes the Secrets with the access to it. The Secret of
-// a machine with a UUID has the UUID, so it can be used for a host of the inventory.
+// startBMC starts the Redfish service, and writes a Secret with the access to the service for each
+// machine. If the hardware of a machine has a UUID, its Secret has this UUID in place of the
+// machine's name, as the Secret of a host of the inventory.
 func (s *story) startBMC(ts *testscript.TestScript, file string, names []string) {
 	const user, password = "orlop", "the-password-of-the-controllers"
 	s.boards = map[string]*board{}

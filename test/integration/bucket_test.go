@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
 )
 
-// bucketVerb runs an S3 server to which a machine uploads its snapshots, or reads the newest
-// snapshot.
+// bucketVerb starts an S3 server to which a machine uploads its snapshots, or checks the newest
+// snapshot on this server and writes it to a file, still encrypted.
 func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "bucket start PATCH KEY | newest FILE KEY")
 	switch {
@@ -42,7 +42,7 @@ func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 	case args[0] == "newest" && s.bucket != nil:
 		keys := s.bucket.Keys()
 		if len(keys) == 0 {
-			ts.Fatalf("bucket: there is nothing in it")
+			ts.Fatalf("bucket: the bucket is empty")
 		}
 		newest := keys[len(keys)-1] // the names begin with the time of the snapshot
 		object, _ := s.bucket.Object(newest)
@@ -56,7 +56,7 @@ func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 		// digest.
 		pages := max(len(text)-sha256.Size, 0)
 		if sum := sha256.Sum256(text[:pages]); pages == 0 || pages%512 != 0 || !bytes.Equal(sum[:], text[pages:]) {
-			ts.Fatalf("bucket: what %s holds is no snapshot of etcd", newest)
+			ts.Fatalf("bucket: the content of %s is not a snapshot of etcd", newest)
 		}
 		ts.Check(os.WriteFile(ts.MkAbs(args[1]), object, 0o600))
 		s.note("the bucket has %s, %d KiB", newest, len(object)>>10)

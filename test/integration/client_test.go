@@ -49,8 +49,8 @@ type customer struct {
 	failures []string
 }
 
-// clientVerb runs the customer against ADDRESS, which can be the address of a machine or a virtual
-// address.
+// clientVerb starts the client, or stops it and checks its results. ADDRESS can be the address of a
+// machine or a virtual address.
 func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 2, "client start ADDRESS, client stop")
 	switch {
@@ -132,7 +132,8 @@ func (c *customer) pair(ctx context.Context, name string) {
 	})
 }
 
-// request makes a request, and repeats it once if it fails. It records the duration and a failure.
+// request calls do, and calls it a second time if the first call fails. It records the duration
+// and, if both calls fail, a failure with the text what. It returns the error of the last call.
 func (c *customer) request(what string, do func() error) error {
 	began := time.Now()
 	first := do()
@@ -192,7 +193,7 @@ func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
 func (s *story) networkVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "network cut|join NAME")
 	if args[0] != "cut" && args[0] != "join" {
-		ts.Fatalf("network: unknown %q", args[0])
+		ts.Fatalf("network: unknown argument %q", args[0])
 	}
 	ts.Check(s.network.SetFaults(s.machine(ts, args[1]).Name(), vm.Faults{Down: args[0] == "cut"}))
 	s.note("the network of %s: %s", args[1], args[0])

@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// copyImage copies a disk image without its holes, and sets the size of the copy to mib MiB.
+// copyImage copies a disk image as a sparse file, and sets the size of the copy to mib MiB.
 func copyImage(from, to string, mib int64) error {
 	if out, err := exec.Command("cp", "--sparse=always", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot copy %s: %w: %s", from, err, out)
@@ -43,6 +43,7 @@ func (imageFile) KernelPartitionDelete(int) error                 { return nil }
 func (imageFile) KernelPartitionResize(int, uint64, uint64) error { return nil }
 func (imageFile) GetKernelLastPartitionNum() (int, error)         { return 0, nil }
 
+// withTable opens a disk image, and calls change with the file and its partition table.
 func withTable(file string, change func(*os.File, *gpt.Table) error) error {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
@@ -118,7 +119,7 @@ func begin(t *gpt.Table, label string) (int64, error) {
 	return 0, fmt.Errorf("there is no partition %s", label)
 }
 
-// fillESP writes a file to the ESP that leaves only this number of MiB free.
+// fillESP fills the ESP with a file, so that only leave MiB remain free.
 func fillESP(file string, leave int64) error {
 	return withTable(file, func(_ *os.File, t *gpt.Table) error {
 		at, err := begin(t, "ESP")
@@ -155,7 +156,7 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | zero PARTITION | plain PARTITION | fill MIB | variables | tpm | disk")
 	m := s.machine(ts, args[0])
 	if m.Running() {
-		ts.Fatalf("damage: %s is on", args[0])
+		ts.Fatalf("damage: machine %s is on, but must be off", args[0])
 	}
 	disk := m.DiskPath("disk0")
 	switch {
@@ -196,11 +197,11 @@ func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 	if args[1] != "image" && args[1] != "blank" {
 		from = s.machine(ts, args[1]).DiskPath("disk0")
 		if s.machine(ts, args[1]).Running() {
-			ts.Fatalf("disk: %s is on", args[1])
+			ts.Fatalf("disk: machine %s is on, but must be off", args[1])
 		}
 	}
 	if m.Running() {
-		ts.Fatalf("disk: %s is on", args[0])
+		ts.Fatalf("disk: machine %s is on, but must be off", args[0])
 	}
 	if args[1] == "blank" {
 		ts.Check(os.Truncate(first, 0))
@@ -208,7 +209,7 @@ func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 	} else {
 		ts.Check(copyImage(from, first, info.Size()>>20))
 	}
-	s.note("the first disk of %s is another one: %s", args[0], args[1])
+	s.note("the first disk of %s has a new content: %s", args[0], args[1])
 }
 
 // swapVerb exchanges a disk of a machine with a blank disk of the same size. A second call restores
@@ -217,7 +218,7 @@ func (s *story) swapVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "swap NAME DISK")
 	m := s.machine(ts, args[0])
 	if m.Running() {
-		ts.Fatalf("swap: %s is on", args[0])
+		ts.Fatalf("swap: machine %s is on, but must be off", args[0])
 	}
 	path := m.DiskPath(args[1])
 	aside, third := path+".aside", path+".third"
@@ -231,7 +232,7 @@ func (s *story) swapVerb(ts *testscript.TestScript, neg bool, args []string) {
 	for _, move := range [][2]string{{path, third}, {aside, path}, {third, aside}} {
 		ts.Check(os.Rename(move[0], move[1]))
 	}
-	s.note("disk %s of %s is another one", args[1], args[0])
+	s.note("disk %s of %s is exchanged", args[1], args[0])
 }
 
 // addForeignPartition adds a nonempty partition of another system after the partitions of the

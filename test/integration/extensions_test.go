@@ -14,8 +14,9 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 )
 
-// extensionsVerb starts a registry in the closed network and stores extensions in it. It writes the
-// patch with which a machine uses the registry.
+// extensionsVerb starts a registry with extensions in the closed network. It writes the patch that
+// makes a machine use the registry, and sets $EXTENSION_1, $EXTENSION_2 and so on to the references
+// of the extensions.
 func (s *story) extensionsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "extensions PATCH NAME…")
 	const repository = "site/extensions"

@@ -31,8 +31,8 @@ func (h *history) stop() { h.cancel(); <-h.done }
 
 // historyVerb runs clients of registers against the API servers of the named machines. The verb
 // stop reads each register from each API server, and checks that the history is linearizable. The
-// verb next gives the clients new registers. A story uses it before each operation that interrupts
-// answers, because the check takes longer with more unanswered writes of the same register.
+// verb next gives the clients new registers. A story uses the verb next before each operation that
+// interrupts answers, because the check takes longer with more unanswered writes of a register.
 func (s *story) historyVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "history start MACHINE…, history next, history stop")
 	switch {
@@ -90,5 +90,5 @@ func (s *story) judgeHistory(ts *testscript.TestScript, operations []register.Op
 	if err := picture.Write(page); err != nil {
 		ts.Logf("%v", err)
 	}
-	ts.Fatalf("history: %s: see %s", verdict, page)
+	ts.Fatalf("the history is %s: see %s", verdict, page)
 }

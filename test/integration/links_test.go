@@ -15,7 +15,7 @@ import (
 func (s *story) cableVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cable pull|plug NAME N")
 	if args[0] != "pull" && args[0] != "plug" {
-		ts.Fatalf("cable: unknown %q", args[0])
+		ts.Fatalf("cable: unknown argument %q", args[0])
 	}
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
@@ -80,20 +80,20 @@ func (s *story) portName(ts *testscript.TestScript, text string) string {
 func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "dilate N")
 	if len(s.machines) > 0 {
-		ts.Fatalf("dilate: there are machines already, and they have a time")
+		ts.Fatalf("dilate: the story already has a machine; use dilate before the first machine")
 	}
 	factor, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	ts.Check(s.network.Close())
 	ts.Check(s.connect(factor, vm.IPv6Spec{}))
-	s.note("time passes %d times more slowly for the machines, and here", factor)
+	s.note("time passes %d times more slowly for the machines, and in these notes", factor)
 }
 
 // routerVerb creates the closed network again, with a router and without IPv4.
 func (s *story) routerVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "router MODE")
 	if len(s.machines) > 0 {
-		ts.Fatalf("router: there are machines already, and they have a network")
+		ts.Fatalf("router: the story already has a machine; use router before the first machine")
 	}
 	ts.Check(s.network.Close())
 	ts.Check(s.connect(1, vm.IPv6Spec{Mode: vm.IPv6Mode(args[0]), Only: true}))

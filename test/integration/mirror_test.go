@@ -35,8 +35,8 @@ func registryWith(ts *testscript.TestScript, reference string, push func(context
 	return handler
 }
 
-// mirrorVerb starts a mirror that serves one user over TLS. The written configuration lists another
-// mirror before it, which accepts connections and never answers.
+// mirrorVerb starts a mirror of a registry. The mirror uses TLS and serves a single user. The patch
+// lists two mirrors. The first accepts connections and never answers. The second is this mirror.
 func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
 	const namespace, username, password = "outside", "machines", "let me in"
@@ -55,7 +55,7 @@ func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 		user, word, given := r.BasicAuth()
 		if !given || user != username || subtle.ConstantTimeCompare([]byte(word), []byte(password)) != 1 {
 			w.Header().Set("WWW-Authenticate", `Basic realm="mirror"`)
-			http.Error(w, "who are you?", http.StatusUnauthorized)
+			http.Error(w, "user or password is missing or wrong", http.StatusUnauthorized)
 			return
 		}
 		handler.ServeHTTP(w, r)

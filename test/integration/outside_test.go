@@ -60,7 +60,7 @@ func (s *story) portsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	s.note("open TCP ports of %s: %v", args[0], open)
 	if !slices.Equal(open, want) {
-		ts.Fatalf("open TCP ports of %s: %v, documented are %v", args[0], open, want)
+		ts.Fatalf("the open TCP ports of %s are %v, want %v", args[0], open, want)
 	}
 }
 

@@ -33,11 +33,11 @@ func (s *story) downVerb(ts *testscript.TestScript, neg bool, args []string) {
 	defer cancel()
 	exit, err := s.machine(ts, args[0]).Wait(ctx)
 	if err != nil {
-		ts.Fatalf("machine %s is still on after %v", args[0], deadline)
+		ts.Fatalf("machine %s did not power off within %v: %v", args[0], deadline, err)
 	}
 	ts.Check(exit.Err())
 	s.note("machine %s is off: %s", args[0], exit)
 	if len(args) > 2 && exit.Reason != args[2] {
-		ts.Fatalf("machine %s is off for another reason: %s", args[0], exit)
+		ts.Fatalf("machine %s is off for an unexpected reason: %s", args[0], exit)
 	}
 }

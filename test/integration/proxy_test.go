@@ -18,7 +18,8 @@ import (
 // proxyPort is the TCP port of the proxy.
 const proxyPort = 3128
 
-// proxyVerb starts the proxy of the site, or waits until a client uses it.
+// proxyVerb starts the proxy of the site, or waits until a client has connected through the proxy
+// to a server that matches REGEXP.
 func (s *story) proxyVerb(ts *testscript.TestScript, neg bool, args []string) {
 	const usage = "proxy start PATCH | used DEADLINE REGEXP"
 	need(ts, neg, args, 2, 3, usage)
@@ -26,14 +27,14 @@ func (s *story) proxyVerb(ts *testscript.TestScript, neg bool, args []string) {
 	case args[0] == "start" && len(args) == 2:
 		s.startProxy(ts, args[1])
 	case s.proxy == nil:
-		ts.Fatalf("proxy: there is none; begin with: proxy start PATCH")
+		ts.Fatalf("proxy: no proxy runs; begin with: proxy start PATCH")
 	case args[0] == "used" && len(args) == 3:
 		pattern, err := regexp.Compile(args[2])
 		ts.Check(err)
 		end := time.Now().Add(s.lasts(deadlineOf(ts, args[1])))
 		for tick := time.Tick(100 * time.Millisecond); !slices.ContainsFunc(s.proxy.Targets(), pattern.MatchString); <-tick {
 			if time.Now().After(end) {
-				ts.Fatalf("proxy: no client has connected to %s within %s, but to %q", args[2], args[1], s.proxy.Targets())
+				ts.Fatalf("proxy: no client has connected to %s within %s; the connections were to %q", args[2], args[1], s.proxy.Targets())
 			}
 		}
 	default:
@@ -41,7 +42,7 @@ func (s *story) proxyVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// startProxy starts the proxy, and writes the patch with which a machine uses the proxy.
+// startProxy starts the proxy, and writes the patch that makes a machine use the proxy.
 func (s *story) startProxy(ts *testscript.TestScript, file string) {
 	host, err := s.network.NewHost("proxy", netip.Addr{})
 	ts.Check(err)

@@ -19,8 +19,8 @@ import (
 // refusedCallsAtOnce is the number of concurrent calls. It is below apid's limit for each operator.
 const refusedCallsAtOnce = 16
 
-// refusedCallsVerb makes this number of calls as the operator that must fail. Each call restarts a
-// service that does not exist.
+// refusedCallsVerb makes N calls as the operator. Each call is to restart a service that does not
+// exist, and must fail.
 func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "refused-calls N")
 	n, err := strconv.Atoi(args[0])
@@ -50,13 +50,13 @@ func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []str
 // orSucceeded returns err. If err is nil, it returns an error for the unexpected success.
 func orSucceeded(err error) error {
 	if err == nil {
-		return errors.New("it succeeded")
+		return errors.New("the call succeeded")
 	}
 	return err
 }
 
-// cutStreamVerb starts a packet capture on the first link. It cuts the power as soon as the capture
-// is in the audit log.
+// cutStreamVerb starts a packet capture on the first link. It cuts the power after the first
+// message of the capture. At that time, the audit log has the start of the capture.
 func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "cut-stream NAME")
 	c := s.client(ts)
@@ -65,7 +65,7 @@ func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string
 	defer cancel()
 	stream, err := c.Debug.Capture(ctx, &api.CaptureRequest{Link: "eth0", Duration: durationpb.New(5 * time.Minute)})
 	ts.Check(err)
-	// The first message is the header of the file or a packet. It shows that the stream runs.
+	// The first message is the header of the capture file, or a packet.
 	_, err = stream.Recv()
 	ts.Check(err)
 	s.powercutVerb(ts, false, args)

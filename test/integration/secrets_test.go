@@ -21,7 +21,7 @@ func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 	traces := map[string]string{}
 	tracesOf("", secrets, traces)
 	if len(traces) == 0 {
-		ts.Fatalf("leaks: %s holds no secret that could be looked for", args[0])
+		ts.Fatalf("leaks: %s contains no secret to search for", args[0])
 	}
 	var found []string
 	size := 0
@@ -31,7 +31,7 @@ func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 		size += len(text)
 		for trace, of := range traces {
 			if bytes.Contains(text, []byte(trace)) {
-				found = append(found, fmt.Sprintf("%s holds a part of the secret %s", name, of))
+				found = append(found, fmt.Sprintf("%s contains a part of the secret %s", name, of))
 			}
 		}
 	}
@@ -40,7 +40,7 @@ func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%s", strings.Join(found, "\n"))
 	}
 	if !neg && len(found) == 0 {
-		ts.Fatalf("leaks: nothing was found")
+		ts.Fatalf("leaks: no file contains a part of a secret")
 	}
 }
 
@@ -55,6 +55,10 @@ func tracesOf(path string, value any, traces map[string]string) {
 	case map[string]any:
 		for name, part := range v {
 			tracesOf(path+"."+name, part, traces)
+		}
+	case []any: // the items have the path of the list
+		for _, part := range v {
+			tracesOf(path, part, traces)
 		}
 	case string:
 		block, _ := pem.Decode([]byte(v))

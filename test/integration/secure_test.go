@@ -34,15 +34,15 @@ type secureServer struct {
 	refuses atomic.Bool
 }
 
-// secureVerb starts the secure server, or makes its resolver close all connections, or makes it
-// work again.
+// secureVerb starts the secure server (start), makes the server's resolver close all connections
+// (silent), or makes the resolver answer again (honest).
 func (s *story) secureVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 2, "secure start PATCH | silent | honest")
 	switch {
 	case args[0] == "start" && len(args) == 2:
 		s.startSecure(ts, args[1])
 	case s.secure == nil:
-		ts.Fatalf("secure: there is no server; begin with: secure start PATCH")
+		ts.Fatalf("secure: the secure server does not run; begin with: secure start PATCH")
 	case args[0] == "silent":
 		s.secure.refuses.Store(true)
 		s.note("the resolver closes all connections")
@@ -54,7 +54,7 @@ func (s *story) secureVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// startSecure starts the secure server, and writes the patch with which a machine uses it.
+// startSecure starts the secure server, and writes the patch that makes a machine use the server.
 func (s *story) startSecure(ts *testscript.TestScript, file string) {
 	host, err := s.network.NewHost("secure", netip.Addr{})
 	ts.Check(err)
@@ -93,8 +93,8 @@ func (s *story) startNTS(ts *testscript.TestScript, host *vm.Host, ca *pki.CA) {
 	go server.Serve(exchanges, packets) // ends with the network
 }
 
-// resolver answers queries for the name of the secure server with its address. All other names do
-// not exist.
+// resolver returns a DNS handler that resolves the name of the secure server to the given address.
+// For all other names, it answers that the name does not exist.
 func (r *secureServer) resolver(address netip.Addr) dns.Handler {
 	return dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
 		if r.refuses.Load() {

@@ -78,7 +78,7 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 	need(ts, neg, args, 1, 5, receiverUsage)
 	r := s.receiver
 	if r == nil && args[0] != "start" && args[0] != "otlp" {
-		ts.Fatalf("receiver: there is none; begin with: receiver start FILE")
+		ts.Fatalf("receiver: no receiver runs; begin with: receiver start FILE")
 	}
 	switch {
 	case (args[0] == "start" || args[0] == "otlp") && len(args) == 2:
@@ -97,7 +97,7 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 		s.received(ts, args[1], args[2], func(lines []string) bool { return slices.ContainsFunc(lines, pattern.MatchString) })
 	case args[0] == "audit" && len(args) == 2:
 		want := strings.Split(strings.TrimSpace(s.ask("orlopctl", "audit", "list", "--record", "changes", "-o", "json")), "\n")
-		got := texts(s.received(ts, args[1], "the whole record", func(lines []string) bool { return len(texts(lines, "audit")) >= len(want) }), "audit")
+		got := texts(s.received(ts, args[1], "the whole audit log", func(lines []string) bool { return len(texts(lines, "audit")) >= len(want) }), "audit")
 		if !slices.Equal(got[:len(want)], want) {
 			ts.Fatalf("receiver: the received audit log is\n%s\nthe audit log of the machine is\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
@@ -156,7 +156,7 @@ func (s *story) receivedPod(ts *testscript.TestScript, deadline, pod, text, numb
 	}
 	got := of(s.received(ts, deadline, fmt.Sprintf("the last line of pod %s", pod), func(lines []string) bool { return len(of(lines)) >= n }))
 	if !slices.Equal(got, want) {
-		ts.Fatalf("receiver: the received lines of pod %s are\n%s", pod, strings.Join(got, "\n"))
+		ts.Fatalf("receiver: the received lines of pod %s are incomplete or in a wrong order:\n%s", pod, strings.Join(got, "\n"))
 	}
 	s.note("the receiver has %d lines of pod %s", n, pod)
 }
@@ -178,13 +178,14 @@ func (s *story) receivedRequests(ts *testscript.TestScript, deadline, text strin
 }
 
 // received waits until the function enough returns true for the received lines, and returns the
-// lines. It fails at the deadline.
+// lines. At the deadline, it fails the story with a message in which the text what names the
+// expected lines.
 func (s *story) received(ts *testscript.TestScript, deadline, what string, enough func(lines []string) bool) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(deadlineOf(ts, deadline)))
 	defer cancel()
 	lines, err := cell.Wait(ctx, s.receiver.lines, enough)
 	if err != nil {
-		ts.Fatalf("receiver: %s has not come within %s; the last of %d lines are\n%s", what, deadline, len(lines), lastLines(strings.Join(lines, "\n"), 10))
+		ts.Fatalf("receiver: %s did not arrive within %s; the last of the %d received lines are\n%s", what, deadline, len(lines), lastLines(strings.Join(lines, "\n"), 10))
 	}
 	return lines
 }

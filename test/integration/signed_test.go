@@ -28,7 +28,8 @@ import (
 )
 
 // signedVerb starts a registry with an unsigned image, a correctly signed image and an image with
-// the signature of a wrong key. It also writes an archive of a further signed image, and the rules.
+// the signature of a wrong key. It also writes an archive of a further signed image, and the rules
+// by which a machine requires signatures.
 func (s *story) signedVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 4, 4, "signed PATCH RULES ARCHIVE NAME")
 	name := args[3]

@@ -27,7 +27,7 @@ import (
 var (
 	imageDir = flag.String("image", "", "directory of the image to test (build/qemu)")
 	binDir   = flag.String("bin", "", "directory of orlopctl and kubectl (build/bin)")
-	stories  = flag.String("stories", "testdata", "`directory` of the stories to tell")
+	stories  = flag.String("stories", "testdata", "`directory` of the stories to run")
 	versions = flag.String("versions", "", "`directory` of the images and of other versions as upgrade bundles (build)")
 	operator = flag.String("operator", "", "directory of the operator's CA and certificate that the image was built for (build/operator)")
 )
@@ -63,8 +63,8 @@ func TestStories(t *testing.T) {
 }
 
 // mostRepeats is how many times a failed story is repeated if the emulator broke the kernel of a
-// machine (vm.KernelBreak). Machines recover from such a break, and most stories then pass. A real
-// fault of the system occurs again in each repetition, so the story fails.
+// machine (vm.KernelBreak). A machine restarts after such a break, so most stories pass in spite of
+// the break. A real fault of the system occurs again in each repetition, so the story still fails.
 const mostRepeats = 2
 
 // attempt is one run of a story. It implements the interface testscript.T.
@@ -146,7 +146,8 @@ func (a *attempt) Log(args ...any) {
 	}
 }
 
-// broken holds the ends of the logs of failed stories, each after the state of the story's cluster.
+// broken holds two kinds of texts for each failed story: the state of the story's cluster, and then
+// the end of the story's log.
 var broken []string
 
 // TestMain prints the ends of the failed stories after all other output, because a reader of a long
@@ -219,7 +220,7 @@ func (s *story) close() (broke string) {
 		s.history.stop()
 	}
 	if s.t.failed {
-		s.t.t.Logf("what happened:\n%s", strings.Join(s.timeline, "\n"))
+		s.t.t.Logf("the steps of the story:\n%s", strings.Join(s.timeline, "\n"))
 	}
 	for name, m := range s.machines {
 		console := m.Console().String()
@@ -227,7 +228,7 @@ func (s *story) close() (broke string) {
 		if s.t.failed {
 			s.t.t.Logf("console of %s, the last 60 lines (all of it in %s while the test runs):\n%s", name, m.Console().Path(), m.ConsoleTail(60))
 		} else if last != "" {
-			s.note("the kernel of %s ended with a panic, and came back:\n%s", name, last)
+			s.note("the kernel of %s panicked, and the machine restarted:\n%s", name, last)
 		}
 		if last := vm.KernelBreak(console); last != "" {
 			broke = fmt.Sprintf("%s:\n%s", name, last)
@@ -240,8 +241,8 @@ func (s *story) close() (broke string) {
 	return broke
 }
 
-// ask runs orlopctl or kubectl with the environment of the story, and returns the output. It reads
-// the state of a machine or of its cluster after a failure.
+// ask runs orlopctl or kubectl with the environment of the story, and returns the output. If the
+// program fails, the result is a text with the error and the output.
 func (s *story) ask(name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -82,7 +82,7 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // abandonVerb runs orlopctl upgrade with a bundle. It kills orlopctl as soon as the machine has
-// completed this number of MiB of the given operation. The output of orlopctl goes to stdout.
+// processed MIB MiB in the given operation. The output of orlopctl goes to stdout.
 func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "abandon BUNDLE OPERATION MIB")
 	mib, err := strconv.ParseInt(args[2], 10, 64)
@@ -107,7 +107,7 @@ func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) 
 	for !strings.HasPrefix(now.Operation, args[1]) || now.Done < mib<<20 {
 		if now, err = watch.Recv(); err != nil {
 			_ = operator.Process.Kill()
-			ts.Fatalf("abandon: operation %q did not reach this size: %v; orlopctl: %v: %s", args[1], err, <-ended, said.String())
+			ts.Fatalf("abandon: operation %q did not process the given number of MiB: %v; orlopctl: %v: %s", args[1], err, <-ended, said.String())
 		}
 	}
 	ts.Check(operator.Process.Kill())
@@ -122,7 +122,7 @@ func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) 
 func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 4, -1, "at-once NAME NAME orlopctl ARGS")
 	if args[2] != "orlopctl" {
-		ts.Fatalf("at-once: only orlopctl is called")
+		ts.Fatalf("at-once: the command must be orlopctl")
 	}
 	var failed [2]error
 	var said [2]bytes.Buffer
@@ -134,7 +134,7 @@ func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	calling.Wait()
 	if (failed[0] == nil) == (failed[1] == nil) {
-		ts.Fatalf("at-once: %s: %v: %s; %s: %v: %s", args[0], failed[0], said[0].String(), args[1], failed[1], said[1].String())
+		ts.Fatalf("at-once: exactly one call must succeed; %s: %v: %s; %s: %v: %s", args[0], failed[0], said[0].String(), args[1], failed[1], said[1].String())
 	}
 	first, second := 0, 1
 	if failed[0] != nil {
@@ -147,15 +147,16 @@ func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// registryVerb starts a registry in the closed network and stores a bundle in it.
+// registryVerb starts a registry with a bundle in the closed network, and writes the CA of the
+// registry to a file.
 func (s *story) registryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "registry BUNDLE CA")
 	ca := s.startRegistry(ts, args[:1])
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), ca, 0o600))
 }
 
-// releasesVerb starts a registry in the closed network and stores bundles in it. It writes the
-// patch with which a machine uses the registry.
+// releasesVerb starts a registry with bundles in the closed network. It writes the patch that makes
+// a machine use the registry.
 func (s *story) releasesVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "releases PATCH BUNDLE…")
 	ca := s.startRegistry(ts, args[1:])
@@ -165,7 +166,7 @@ func (s *story) releasesVerb(ts *testscript.TestScript, neg bool, args []string)
 	ts.Setenv("VERSION", strings.TrimSpace(string(version)))
 }
 
-// writeRegistries writes the patch with which a machine uses registries.
+// writeRegistries writes the patch that makes a machine use the registries.
 func writeRegistries(ts *testscript.TestScript, file string, registries ...map[string]any) {
 	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": registries}})
 	ts.Check(err)

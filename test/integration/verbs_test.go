@@ -128,10 +128,11 @@ import (
 //	    registers; stop checks that the history is linearizable: no acknowledged write is lost
 //	tools [DIRECTORY]
 //	    use the orlopctl and the kubectl of a directory below ${VERSIONS}; without DIRECTORY, use
-//	    those of this version again
+//	    the programs of this version again
 //	client start ADDRESS, client stop
-//	    write and read at ADDRESS, five requests a second. stop: end the requests; none may have
-//	    failed twice, and every acknowledged write must exist
+//	    write and read at ADDRESS, five requests a second. A failed request is made a second time.
+//	    stop: end the requests; no second attempt may have failed, and every acknowledged write
+//	    must exist
 //	network cut|join NAME
 //	    disconnect a machine from the network, or connect it again
 //	cable pull|plug NAME N
@@ -140,8 +141,9 @@ import (
 //	lldp NAME|off
 //	    the switch announces itself as NAME on all ports (LLDP), or ends the announcements
 //	bgp start ASN
-//	    the gateway is a BGP router for every machine. The verbs outside and client use its
-//	    routes, in turn over the machines that announce an address
+//	    the gateway is a BGP router for every machine. The connections of the verbs outside and
+//	    client use the routes of this router. If several machines announce an address, the
+//	    connections go to these machines in turn
 //	bgp DEADLINE ADDRESS [NAME…]
 //	    wait until exactly these machines announce the address
 //	trunk NAME UNTAGGED [ID…]
@@ -164,7 +166,7 @@ import (
 //	damage NAME WHAT
 //	    damage a machine that is off; "flip PARTITION": one byte of the partition; "zero
 //	    PARTITION": the beginning of the partition; "plain PARTITION": replace the partition by an
-//	    empty file system with its label; "fill MIB": fill its ESP until this space is free;
+//	    empty file system with its label; "fill MIB": fill its ESP until only MIB MiB are free;
 //	    "variables": erase the variables of its firmware; "tpm": replace its TPM by another one;
 //	    "disk": replace its disk by a new disk with the image
 //	forge-ticket DOCUMENTS NAME
@@ -206,15 +208,16 @@ import (
 //	    mirror of REGISTRY. RULES requires signatures for the images of REGISTRY, and no signature
 //	    for the test image
 //	secure start PATCH
-//	    start a host in the network that resolves the host's name, secure.site.example, by DNS
-//	    over TLS, and is a time server with NTS; PATCH makes a machine use both
+//	    start the host secure.site.example in the network. It is a DNS server over TLS that
+//	    resolves only its own name, and a time server with NTS; PATCH makes a machine use both
 //	secure silent, secure honest
 //	    silent: the DNS server of the host answers no query; honest: it answers again
 //	bucket start PATCH KEY
-//	    start an object store (S3); PATCH makes a machine upload its snapshots to the store,
-//	    encrypted for KEY
+//	    start an object store (S3), and write a new age key to the file KEY; PATCH makes a machine
+//	    upload its snapshots to the store, encrypted for this key
 //	bucket newest FILE KEY
-//	    FILE becomes the newest object, which must be a snapshot that KEY decrypts
+//	    write the newest object of the store to FILE; the object must be a snapshot that the key in
+//	    the file KEY decrypts
 //	receiver start FILE
 //	    start a host in the network that receives JSON lines over TLS from machines of the
 //	    cluster; FILE becomes the patch that ships logs to the host, as receiver archive
@@ -346,7 +349,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 
 func need(ts *testscript.TestScript, neg bool, args []string, least, most int, usage string) {
 	if neg {
-		ts.Fatalf("! %s means nothing", usage)
+		ts.Fatalf("the verb cannot be negated by a !; usage: %s", usage)
 	}
 	if len(args) < least || (most >= 0 && len(args) > most) {
 		ts.Fatalf("usage: %s", usage)
@@ -386,7 +389,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	secureboot    firmware with Secure Boot, in setup mode; with secureboot=NAME, the firmware has
 //	              the keys that machine NAME has enrolled. Machine NAME must be off
 //	tpm           a TPM 2.0, which keeps its state over power cycles of the machine
-//	uuid=UUID     its UUID in the firmware and at its management controller
+//	uuid=UUID     UUID of the machine in its firmware and at its management controller
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
 //	more=MIB,…    further blank disks of these sizes (more0, more1, …)
 //	cdrom=FILE    this artifact of the image is a CD in the machine's drive; without blank=, the
@@ -533,9 +536,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 }
 
 // toolsVerb selects the orlopctl and the kubectl of a directory below ${VERSIONS}. Without an
-// argument it selects the programs of this version again. A story needs them for a machine with a
-// former release, because the orlopctl of this release writes configurations that the machine
-// accepts.
+// argument it selects the programs of this version again. For a machine with a former release, a
+// story needs the programs of that release: their configurations are valid for the machine.
 func (s *story) toolsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 0, 1, "tools [DIRECTORY]")
 	s.tools = *binDir
@@ -571,7 +573,7 @@ func (s *story) codeVerb(ts *testscript.TestScript, neg bool, args []string) {
 func (s *story) shown(ts *testscript.TestScript, name, pattern string) string {
 	all := regexp.MustCompile(pattern).FindAllStringSubmatch(s.machine(ts, name).Console().String(), -1)
 	if len(all) == 0 {
-		ts.Fatalf("machine %s has not shown %q yet; wait for it with console", name, pattern)
+		ts.Fatalf("the console of machine %s has no line that matches %q; wait for the line with the verb console", name, pattern)
 	}
 	return all[len(all)-1][1]
 }
@@ -638,7 +640,7 @@ func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, a
 		err := ts.Exec(filepath.Join(s.tools, name), s.timeouts(ts, args)...)
 		s.note("%s %s (%.1fs)", name, strings.Join(args, " "), s.network.Clock().Since(began).Seconds())
 		if neg && err == nil {
-			ts.Fatalf("%s succeeded, and should not have", name)
+			ts.Fatalf("%s succeeded, but must fail", name)
 		}
 		if !neg && err != nil {
 			ts.Fatalf("%s: %v", name, err)
@@ -658,12 +660,12 @@ const every = 500 * time.Millisecond
 func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, false, args, 2, -1, "[!] retry DEADLINE orlopctl|kubectl ARGS")
 	if args[1] != "orlopctl" && args[1] != "kubectl" {
-		ts.Fatalf("retry: only orlopctl and kubectl can be tried again")
+		ts.Fatalf("retry: the command must be orlopctl or kubectl")
 	}
 	err := until(s.lasts(deadlineOf(ts, args[0])), func() error {
 		err := ts.Exec(filepath.Join(s.tools, args[1]), args[2:]...)
 		if neg && err == nil {
-			return errors.New("it goes on working")
+			return errors.New("the command still succeeds")
 		}
 		if neg {
 			return nil
@@ -672,7 +674,7 @@ func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	})
 	s.note("%s: works %t", strings.Join(args[1:], " "), neg == (err != nil))
 	if err != nil {
-		ts.Fatalf("%s: not within %s: %v", args[1], args[0], err)
+		ts.Fatalf("retry: %s does not have the expected result within %s: %v", args[1], args[0], err)
 	}
 }
 
@@ -710,7 +712,7 @@ func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("without a certificate: %v", err)
 	refused := err != nil && (strings.Contains(err.Error(), "certificate required") || strings.Contains(err.Error(), "bad certificate"))
 	if neg != refused {
-		ts.Fatalf("a caller without a certificate: %v", err)
+		ts.Fatalf("unexpected result of a connection without a certificate: %v", err)
 	}
 }
 
@@ -756,7 +758,7 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 		select {
 		case <-out.seen:
 		case <-ctx.Done():
-			ts.Fatalf("port-forward: no port within a minute: %s", out.String())
+			ts.Fatalf("port-forward: kubectl did not print a port within a minute: %s", out.String())
 		}
 	}
 }

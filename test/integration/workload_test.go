@@ -86,7 +86,7 @@ func service(ctx context.Context, c *client.Client, name string) (*api.ServiceSt
 func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "kill-services NAME [SERVICE…]")
 	if args[0] != s.current {
-		ts.Fatalf("kill-services: orlopctl is for machine %s, not for %s", s.current, args[0])
+		ts.Fatalf("kill-services: orlopctl calls machine %s, not %s; use fingerprint or trust first", s.current, args[0])
 	}
 	c := s.client(ts)
 	defer c.Close()
@@ -105,10 +105,10 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		began := time.Now()
 		_, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: before.Name, Kill: true})
-		if before.Name != "apid" { // the end of apid breaks the call that kills it
+		if before.Name != "apid" { // the call goes through apid, so the end of apid breaks the call
 			ts.Check(err)
 		}
-		// The check calls apid. While apid itself restarts, until retries the check.
+		// The check calls apid. While apid restarts, the function until repeats the check.
 		err = until(10*time.Second, func() error {
 			now, err := service(ctx, c, before.Name)
 			if err == nil && (now.Pid == 0 || now.Pid == before.Pid) {
@@ -165,7 +165,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 				continue // a line that the pod writes for another reason
 			}
 			if read++; number != strconv.Itoa(read) {
-				ts.Fatalf("log of %s: after line %d comes %.80q", args[0], read-1, in.Text())
+				ts.Fatalf("log of %s: line %d is followed by %.80q", args[0], read-1, in.Text())
 			}
 		}
 		files, err := kubectl(ctx, ts, "exec", "-n", "kube-system", args[1], "--", "/testpod", "sizes", "/logs").Output()
@@ -192,7 +192,7 @@ func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) 
 			return err
 		}
 		if been := s.network.Clock().Now().Sub(now.Since.AsTime()); now.State != "running" || been < long {
-			return fmt.Errorf("service %s is %s since %v", now.Name, now.State, been)
+			return fmt.Errorf("service %s has been %s for %v", now.Name, now.State, been)
 		}
 		return nil
 	}))
@@ -213,8 +213,8 @@ type writer struct {
 
 func (w *writer) stop() { w.cancel(); <-w.done }
 
-// writesPerSecond is the maximum rate of the writer. At this rate a write, which takes some ten
-// milliseconds, is in progress most of the time. A story writes thousands of objects.
+// writesPerSecond is the maximum rate of the writer. At this rate, a write is in progress most of
+// the time, because a write takes some ten milliseconds. A story writes thousands of objects.
 const writesPerSecond = 20
 
 func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
@@ -237,13 +237,13 @@ func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
 		select {
 		case <-ten:
 		case <-time.After(time.Minute):
-			ts.Fatalf("writes: fewer than ten were acknowledged within a minute")
+			ts.Fatalf("writes: fewer than ten writes were acknowledged within a minute")
 		}
 	case "stop", "stop resumed":
 		s.write.stop()
 		s.note("%d writes were acknowledged", len(s.write.acknowledged))
 		if len(args) == 2 && !s.write.resumed {
-			ts.Fatalf("writes: none failed (%t), or none was acknowledged after a failure", !s.write.failed)
+			ts.Fatalf("writes: no write failed (%t), or no write was acknowledged after a failed write", !s.write.failed)
 		}
 	case "check":
 		stillThere(ts, s.write.kube.CoreV1().ConfigMaps("default"), s.write.acknowledged)
@@ -270,13 +270,13 @@ func stillThere(ts *testscript.TestScript, maps typed.ConfigMapInterface, acknow
 	}
 	for _, name := range acknowledged {
 		if !there[name] {
-			ts.Fatalf("ConfigMap %s was acknowledged and is lost", name)
+			ts.Fatalf("the write of ConfigMap %s was acknowledged, but the ConfigMap does not exist", name)
 		}
 	}
 }
 
-// run writes until ctx ends, and closes ten after ten acknowledged writes. It does not repeat a
-// failed write, because its object may exist.
+// run writes until ctx ends. After ten acknowledged writes, it closes the channel ten. It does not
+// repeat a failed write, because its object may exist.
 func (w *writer) run(ctx context.Context, ten chan<- struct{}) {
 	defer close(w.done)
 	w.failed, w.resumed = false, false
@@ -313,7 +313,7 @@ func (s *story) readsVerb(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		s.read.stop()
 		if s.read.failed != nil || s.read.read == 0 {
-			ts.Fatalf("reads: a read failed after %d successful reads: %v", s.read.read, s.read.failed)
+			ts.Fatalf("reads: %d reads succeeded before the error %v; want a successful read and no error", s.read.read, s.read.failed)
 		}
 		s.note("%d reads, each over a new connection, none failed", s.read.read)
 		s.read = nil

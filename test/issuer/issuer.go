@@ -60,14 +60,14 @@ func (i *Issuer) Handler() (http.Handler, error) {
 		}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(text) // the client has closed the connection and needs no answer
+			_, _ = w.Write(text) // fails only if the client has closed the connection
 		})
 	}
 	return mux, nil
 }
 
-// Token returns a signed token with the claims iss, sub, aud, iat, exp and groups. It is valid for
-// an hour.
+// Token returns a signed token with the claims iss, sub, aud, iat, exp and groups. The token is
+// valid for an hour.
 func (i *Issuer) Token(subject, audience string, groups ...string) (string, error) {
 	token := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{
 		"iss": i.url, "sub": subject, "aud": audience, "groups": groups,

@@ -137,7 +137,8 @@ func (c Cluster) patience() time.Duration { return vm.Clock{Dilation: c.Dilation
 // Power returns a client for the power switches of the machines and for their network.
 func (c Cluster) Power() (*vm.Client, error) { return vm.Connect(c.clusterDir()) }
 
-// Connect connects to the management API of a machine. The parameter name is a context of Machines.
+// Connect connects to the management API of a machine. The parameter name is the name of the
+// machine's context, as in the result of Machines.
 func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, error) {
 	text, err := os.ReadFile(c.contexts())
 	if err != nil {

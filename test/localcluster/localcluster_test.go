@@ -23,7 +23,7 @@ func TestCreateArgs(t *testing.T) {
 			unset:   []string{"memory", "worker-memory", "cpus", "time-dilation", "workers", "config-patch", "operator"},
 		},
 		{
-			name:    "a worker with the memory of the others",
+			name:    "a worker without a size of its own for its memory",
 			cluster: Cluster{Name: "conformance", Image: "build/qemu", ControlPlanes: 1, Workers: 1, MemoryMiB: 3072},
 			want:    map[string]string{"memory": "3072", "workers": "1"},
 			unset:   []string{"worker-memory"},
@@ -52,7 +52,7 @@ func TestCreateArgs(t *testing.T) {
 				t.Fatalf("%v: %v", args, err)
 			}
 			if got := create.Flags().Args(); !slices.Equal(got, []string{test.cluster.Name}) {
-				t.Errorf("%v: arguments %q, want the name", args, got)
+				t.Errorf("%v: the arguments without flags are %q, want only the name of the cluster", args, got)
 			}
 			for flag, want := range test.want {
 				if got := create.Flags().Lookup(flag); got == nil || got.Value.String() != want {

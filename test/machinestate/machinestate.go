@@ -95,7 +95,7 @@ func Decode[T any](v *structpb.Value) (T, error) {
 		err = json.Unmarshal(text, &out)
 	}
 	if err != nil {
-		return out, fmt.Errorf("state: cannot understand: %w", err)
+		return out, fmt.Errorf("state: cannot decode: %w", err)
 	}
 	return out, nil
 }
@@ -142,13 +142,13 @@ func Events(ctx context.Context, c *client.Client) ([]*api.Event, error) {
 	}
 }
 
-// afterSeconds matches the end of the message in the event of a moment.
+// afterSeconds matches the end of the message of an event about a Moment.
 var afterSeconds = regexp.MustCompile(` after ([0-9]+(?:\.[0-9]+)?) s$`)
 
-// Began computes the time of day at which init started from the event of a moment: the event has
-// the time of day, and its message has the seconds since init started. If the clock of the machine
-// was set later, the result is by the clock before that change. Began returns false for other
-// events.
+// Began returns the time of day at which init started, and true, for an event about a Moment. The
+// event has the time of day, and its message has the seconds since init started. The difference is
+// the result. It is wrong if the machine's clock was wrong at the time of the event. For other
+// events, Began returns false.
 func Began(e *api.Event) (time.Time, bool) {
 	match := afterSeconds.FindStringSubmatch(e.Message)
 	if e.Source != "boot" || e.Kind != "stage" || match == nil {

@@ -10,8 +10,8 @@ import (
 type Use struct {
 	CPUs         int
 	Uptime, Idle float64 // seconds; Idle is the sum over all processors
-	// Seconds is the processor time of each service. Processes of no service are listed by program
-	// name.
+	// Seconds is the processor time of each service, by its name. For a process without a service,
+	// the key is the name of its program.
 	Seconds map[string]float64
 }
 

@@ -55,7 +55,7 @@ func TestPrometheusOperator(t *testing.T) {
 		}
 	}
 	if len(scrapes) < 10 || len(rules) != 1 || len(rules[0].Spec.Groups) < 2 {
-		t.Errorf("%d ScrapeConfigs, %d PrometheusRules", len(scrapes), len(rules))
+		t.Fatalf("the file has %d ScrapeConfigs and %d PrometheusRules, want 10 or more, and one with two groups or more", len(scrapes), len(rules))
 	}
 	for _, s := range scrapes {
 		checkScrape(t, s, secrets, account)
@@ -67,7 +67,7 @@ func TestPrometheusOperator(t *testing.T) {
 	for _, g := range rules[0].Spec.Groups {
 		for _, r := range g.Rules {
 			if r.Alert == "" || r.Record != "" || r.Expr.String() == "" {
-				t.Errorf("rule %+v", r)
+				t.Errorf("the rule %+v is not an alert with an expression", r)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func checkScrape(t *testing.T, s monitoringv1alpha1.ScrapeConfig, secrets map[st
 	t.Helper()
 	spec := s.Spec
 	if len(spec.KubernetesSDConfigs) != 1 || spec.KubernetesSDConfigs[0].Role != monitoringv1alpha1.KubernetesRoleNode || *spec.Scheme != monitoringv1.SchemeHTTPS {
-		t.Fatalf("%s: %+v", s.Name, spec)
+		t.Fatalf("%s: want a discovery of nodes and the scheme HTTPS, got %+v", s.Name, spec)
 	}
 	discovery := spec.KubernetesSDConfigs[0]
 	for _, a := range []*monitoringv1.SafeAuthorization{spec.Authorization, discovery.Authorization} {
@@ -89,13 +89,13 @@ func checkScrape(t *testing.T, s monitoringv1alpha1.ScrapeConfig, secrets map[st
 		secret, ok := secrets[s.Namespace+"/"+a.Credentials.Name]
 		if !ok || secret.Type != corev1.SecretTypeServiceAccountToken || a.Credentials.Key != corev1.ServiceAccountTokenKey ||
 			secret.Annotations[corev1.ServiceAccountNameKey] != account.Name || secret.Namespace != account.Namespace {
-			t.Errorf("%s: credentials %+v, Secret %+v", s.Name, a.Credentials, secret)
+			t.Errorf("%s: the credentials %+v are not the token of the ServiceAccount in a Secret of the file: %+v", s.Name, a.Credentials, secret)
 		}
 	}
 	for _, c := range []*monitoringv1.SafeTLSConfig{spec.TLSConfig, discovery.TLSConfig} {
 		// Kubernetes creates this ConfigMap in each namespace.
 		if err := c.Validate(); err != nil || c.CA.ConfigMap == nil || c.CA.ConfigMap.Name != "kube-root-ca.crt" || c.CA.ConfigMap.Key != corev1.ServiceAccountRootCAKey {
-			t.Errorf("%s: TLS %+v: %v", s.Name, c, err)
+			t.Errorf("%s: the TLS configuration %+v is invalid (%v), or does not use the CA in kube-root-ca.crt", s.Name, c, err)
 		}
 	}
 	if len(spec.RelabelConfigs) == 0 {
@@ -103,7 +103,7 @@ func checkScrape(t *testing.T, s monitoringv1alpha1.ScrapeConfig, secrets map[st
 	}
 	for _, r := range spec.RelabelConfigs {
 		if (r.Action != "" || r.TargetLabel == "") && (r.Action != "keep" || r.Regex == "") {
-			t.Errorf("%s: relabeling %+v", s.Name, r)
+			t.Errorf("%s: the relabeling %+v neither has a target label nor keeps targets by an expression", s.Name, r)
 		}
 	}
 }

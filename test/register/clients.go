@@ -34,9 +34,9 @@ const (
 	pace = 400 * time.Millisecond
 )
 
-// perRound is the number of registers that are written in a round. The number is small, so the
-// clients conflict. The next round uses new registers, because the check takes exponentially longer
-// with more unanswered writes of the same register.
+// perRound is the number of registers that are written in a round. The number is small, so several
+// clients often write to the same register. The next round uses new registers, because the check
+// takes exponentially longer with more unanswered writes of the same register.
 const perRound = 3
 
 func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round, n) }
@@ -96,7 +96,7 @@ func Clients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernete
 const prepareLimit = 2 * time.Minute
 
 // NextRound creates empty registers at any API server that answers, and switches the clients to
-// them. It fails if this takes more than two minutes, in the time of the machines.
+// these registers. It fails if this takes more than two minutes, in the time of the machines.
 func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) error {
 	round := int(r.round.Load()) + 1
 	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(prepareLimit))
@@ -125,9 +125,9 @@ func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) 
 const readLimit = 5 * time.Minute
 
 // ReadAll reads every register from every API server, and repeats a read without an answer. If the
-// cluster has lost the last write of a register, only these reads show it. In the history, the
-// reader of the first server has the number clients, and the next readers have the following
-// numbers.
+// cluster has lost the last write of a register, only these reads show the loss. The history has a
+// number for each client. The parameter clients is the number of the reader of the first server;
+// the readers of the next servers have the following numbers.
 //
 // ReadAll fails if a server does not answer for all registers within five minutes, in the time of
 // the machines. Even then, the history has the successful reads.

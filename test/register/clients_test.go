@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// server returns a client of a fake API server. The first reads of each register fail; failures is
-// their number.
+// server returns a client of a fake API server. The parameter failures is the number of failed
+// reads of each register before the first successful read.
 func server(t *testing.T, failures int) kubernetes.Interface {
 	t.Helper()
 	var mu sync.Mutex
@@ -44,7 +44,7 @@ func server(t *testing.T, failures int) kubernetes.Interface {
 }
 
 // TestReadAll checks that ReadAll reads each register from each API server, and repeats failed
-// reads. A register that is never answered is an error.
+// reads. If the context ends before a read succeeds, ReadAll returns the cause of the context.
 func TestReadAll(t *testing.T) {
 	r := NewRecord(vm.Clock{})
 	r.round.Store(1)
@@ -58,12 +58,12 @@ func TestReadAll(t *testing.T) {
 		}
 	}
 	if len(last) != 2 || last[4] != 2*perRound || last[5] != 2*perRound {
-		t.Errorf("values by client: %v", last)
+		t.Errorf("the number of read registers by client is %v, want all registers for the clients 4 and 5", last)
 	}
 	enough := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(enough)
 	if err := r.ReadAll(ctx, []kubernetes.Interface{server(t, 0), server(t, 1)}, 6); !errors.Is(err, enough) {
-		t.Errorf("without an answer of a server: %v", err)
+		t.Errorf("ReadAll with an ended context and a failed read returns %v", err)
 	}
 }

@@ -103,9 +103,9 @@ const (
 )
 
 // Judge checks whether the history is linearizable, and returns a picture of the history. It omits
-// reads without an answer, because they contain no information. limit is the deadline of the
-// search, because the duration of a search is exponential in the number of writes without an
-// answer.
+// reads without an answer, because they contain no information. After the time limit, the verdict
+// is Undecided: the duration of the search for an order is exponential in the number of writes
+// without an answer.
 func Judge(history []Operation, limit time.Duration) (Verdict, Picture) {
 	var operations []porcupine.Operation
 	for _, o := range history {

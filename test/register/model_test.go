@@ -19,30 +19,30 @@ func TestJudge(t *testing.T) {
 		history []Operation
 		want    Verdict
 	}{
-		{"what is written is read", []Operation{op(Write, "", "1", Done, 0, 1), op(Read, "", "1", Done, 2, 3)}, Linearizable},
+		{"a read returns the written value", []Operation{op(Write, "", "1", Done, 0, 1), op(Read, "", "1", Done, 2, 3)}, Linearizable},
 		{"an acknowledged write is lost", []Operation{op(Write, "", "1", Done, 0, 1), op(Read, "", "", Done, 2, 3)}, NotLinearizable},
-		{"a read beside a write sees it or not", []Operation{op(Write, "", "1", Done, 0, 9), op(Read, "", "1", Done, 2, 3), op(Read, "", "1", Done, 4, 5)}, Linearizable},
-		{"a write is seen, and then no more", []Operation{op(Write, "", "1", Done, 0, 9), op(Read, "", "1", Done, 2, 3), op(Read, "", "", Done, 4, 5)}, NotLinearizable},
-		{"a write without an answer is never done", []Operation{op(Write, "", "1", Unknown, 0, 1), op(Read, "", "", Done, 2, 3)}, Linearizable},
-		{"it is done late", []Operation{op(Write, "", "1", Unknown, 0, 1), op(Read, "", "", Done, 2, 3), op(Read, "", "1", Done, 4, 5)}, Linearizable},
-		{"it is done twice", []Operation{
+		{"reads during a write return the new value", []Operation{op(Write, "", "1", Done, 0, 9), op(Read, "", "1", Done, 2, 3), op(Read, "", "1", Done, 4, 5)}, Linearizable},
+		{"a read returns the new value, and the next read the old value", []Operation{op(Write, "", "1", Done, 0, 9), op(Read, "", "1", Done, 2, 3), op(Read, "", "", Done, 4, 5)}, NotLinearizable},
+		{"a write without an answer is never applied", []Operation{op(Write, "", "1", Unknown, 0, 1), op(Read, "", "", Done, 2, 3)}, Linearizable},
+		{"a write without an answer is applied late", []Operation{op(Write, "", "1", Unknown, 0, 1), op(Read, "", "", Done, 2, 3), op(Read, "", "1", Done, 4, 5)}, Linearizable},
+		{"a write without an answer is applied twice", []Operation{
 			op(Write, "", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3), op(Write, "", "2", Done, 4, 5), op(Read, "", "1", Done, 6, 7),
 		}, NotLinearizable},
-		{"of two swaps of the same value one is done", []Operation{op(Swap, "", "1", Done, 0, 5), op(Swap, "", "2", Refused, 0, 5), op(Read, "", "1", Done, 6, 7)}, Linearizable},
-		{"both are done", []Operation{op(Swap, "", "1", Done, 0, 5), op(Swap, "", "2", Done, 0, 5)}, NotLinearizable},
-		{"a swap is refused without a reason", []Operation{op(Swap, "", "1", Refused, 0, 1)}, NotLinearizable},
-		{"a swap without an answer was done", []Operation{op(Swap, "", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3)}, Linearizable},
-		{"a swap without an answer of another value was not", []Operation{op(Swap, "9", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3)}, NotLinearizable},
-		{"a read without an answer says nothing", []Operation{op(Read, "", "7", Unknown, 0, 1)}, Linearizable},
+		{"one of two concurrent swaps of the same value succeeds", []Operation{op(Swap, "", "1", Done, 0, 5), op(Swap, "", "2", Refused, 0, 5), op(Read, "", "1", Done, 6, 7)}, Linearizable},
+		{"two concurrent swaps of the same value succeed", []Operation{op(Swap, "", "1", Done, 0, 5), op(Swap, "", "2", Done, 0, 5)}, NotLinearizable},
+		{"a swap is refused although the register has the expected value", []Operation{op(Swap, "", "1", Refused, 0, 1)}, NotLinearizable},
+		{"a swap without an answer is applied", []Operation{op(Swap, "", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3)}, Linearizable},
+		{"a swap without an answer is applied although the register has another value than expected", []Operation{op(Swap, "9", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3)}, NotLinearizable},
+		{"a read without an answer is ignored", []Operation{op(Read, "", "7", Unknown, 0, 1)}, Linearizable},
 	} {
 		if got, _ := Judge(c.history, time.Minute); got != c.want {
-			t.Errorf("%s: %s", c.name, got)
+			t.Errorf("%s: the verdict is %s", c.name, got)
 		}
 	}
 }
 
-// TestJudgeFindsWhatIsLost checks random histories of a correct register, and of a register that
-// loses one acknowledged write.
+// TestJudgeFindsWhatIsLost checks that random histories of a correct register are linearizable, and
+// that random histories of a register that loses one acknowledged write are not linearizable.
 func TestJudgeFindsWhatIsLost(t *testing.T) {
 	for seed := range uint64(50) {
 		for _, forgets := range []bool{false, true} {
@@ -52,13 +52,13 @@ func TestJudgeFindsWhatIsLost(t *testing.T) {
 				want = NotLinearizable
 			}
 			if got, _ := Judge(history, time.Minute); got != want {
-				t.Errorf("seed %d, forgets %v: %s", seed, forgets, got)
+				t.Errorf("seed %d, a write is lost: %v: the verdict is %s", seed, forgets, got)
 			}
 		}
 	}
 }
 
-// simulate returns the history of a register with three concurrent clients. With forgets, the
+// simulate returns the history of a register. Operations of the history overlap. With forgets, the
 // history ends with an acknowledged write that the last read does not see.
 func simulate(dice *rand.Rand, forgets bool) []Operation {
 	var history []Operation

@@ -44,7 +44,7 @@ func Run[S any](t *testing.T, start func(t *testing.T) S, commands Commands[S]) 
 	}
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
-		t.Fatalf("testdata: no script (%v)", err)
+		t.Fatalf("the directory testdata has no script (%v)", err)
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {

@@ -15,12 +15,12 @@ const (
 	// answerLimit is the deadline for the first answer of a machine, by the clock of this computer.
 	// It includes three attempts to boot a failing version.
 	answerLimit = 5 * time.Minute
-	// wholeLimit is the deadline of each step of a whole check.
+	// wholeLimit is the deadline of each of the two steps of the method whole.
 	wholeLimit = 5 * time.Minute
 )
 
-// errEarly means that the emulator ended without a request. The cut is repeated, because this is
-// not a fault of the machine.
+// errEarly means that the emulator failed, or was stopped from outside the machine. The cut is
+// repeated, because this is not a fault of the machine.
 var errEarly = errors.New("the emulator ended early")
 
 // check checks a machine that was switched on after a cut, and records the outcome in r. It returns
@@ -40,7 +40,7 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	}
 	if !m.Running() {
 		exit, err := m.Wait(ctx)
-		// The system has ended the machine, without a request of this program.
+		// The system in the machine has switched the machine off. This is a fault of the system.
 		if err == nil && exit.Request == "" && exit.Err() == nil {
 			r.Outcome, r.Wrong, r.Console = bricked, []string{exit.String()}, m.ConsoleTail(60)
 			return nil

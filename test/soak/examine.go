@@ -17,15 +17,16 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// examination is the result of reading the partition table and the ESP without a machine. The
-// firmware and the boot loader read the same data.
+// examination is the result of reading the partition table and the ESP of disks without a machine.
+// The firmware and the boot loader read the same data.
 type examination struct {
 	Disks int      `json:"disks"`
 	Wrong []string `json:"wrong"`
 }
 
-// examine reads possible disks for each instant after a write to the ESP or outside all partitions.
-// The parameter each is the number of disks per instant.
+// examine reads disks that the recorded machine could have after a power cut, for each instant
+// after a write to the ESP or outside all partitions. The parameter each is the number of disks per
+// instant.
 func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examination, err error) {
 	e.Wrong = []string{}
 	whole, err := s.bootImages()
@@ -87,8 +88,9 @@ func (s *soak) table() error {
 	return nil
 }
 
-// lacks returns the problems of the boot entries found, at this length of the log. The parameter
-// whole has the hash of the boot image of each version.
+// lacks returns the problems of the boot entries of a disk after a cut at this length of the log.
+// The parameter found has the hash of each boot entry on the disk, and whole has the hash of the
+// boot image of each version.
 func (r *recording) lacks(length int64, found map[string][sha256.Size]byte, whole map[string][sha256.Size]byte) (wrong []string) {
 	var all []slot.Entry
 	for name, sum := range found {
@@ -104,7 +106,7 @@ func (r *recording) lacks(length int64, found map[string][sha256.Size]byte, whol
 	first, _ := slot.First(all)
 	for _, s := range r.Spans {
 		if s.Class == "commit" && length > s.From && length <= s.To && first.Version != r.New {
-			wrong = append(wrong, fmt.Sprintf("version %s was on trial and is being committed, and the loader would start %s of %v", r.New, first.Version, all))
+			wrong = append(wrong, fmt.Sprintf("version %s is being committed after its trial, but the loader would start %s of %v", r.New, first.Version, all))
 		}
 	}
 	return wrong

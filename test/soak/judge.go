@@ -77,7 +77,7 @@ func (p promise) judge(s seen) (wrong []string) {
 	}
 	switch allowed := phases[i > 0]; {
 	case !p.Upgraded && s.Phase != "":
-		say("the upgrade is %q, and none was asked for", s.Phase)
+		say("the upgrade is %q, but no upgrade was started", s.Phase)
 	case p.Upgraded && !slices.Contains(allowed, s.Phase):
 		say("version %s runs, and the upgrade is %q, expected one of %q", s.Version, s.Phase, allowed)
 	}

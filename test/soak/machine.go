@@ -55,7 +55,7 @@ type machine struct {
 func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(o.operator, "admin.crt"), filepath.Join(o.operator, "admin.key"))
 	if err != nil {
-		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the directory that the image was built for with -operator", err)
+		return nil, fmt.Errorf("operator: cannot read its certificate: %w; the flag -operator names the directory of the operator that the image was built for", err)
 	}
 	network, err := vm.NewNetwork(vm.NetworkSpec{})
 	if err != nil {
@@ -90,7 +90,7 @@ func (m *machine) answers(ctx context.Context) error {
 func (m *machine) until(ctx context.Context, what string, done func(context.Context, *client.Client) (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	last := errors.New("not yet")
+	last := errors.New("the condition is not met yet")
 	for {
 		err := m.call(ctx, func(ctx context.Context, c *client.Client) error {
 			for {
@@ -100,7 +100,7 @@ func (m *machine) until(ctx context.Context, what string, done func(context.Cont
 				select {
 				case <-tick.C:
 				case <-ctx.Done():
-					return fmt.Errorf("not yet: %w", context.Cause(ctx))
+					return fmt.Errorf("the condition is not met yet: %w", context.Cause(ctx))
 				}
 			}
 		})
@@ -264,7 +264,7 @@ func (m *machine) kubernetes(ctx context.Context) (kube kubernetes.Interface, er
 }
 
 // write creates this number of objects in the cluster. It calls acknowledged after each successful
-// request. The names begin with the number first.
+// request. The parameter first is the number in the name of the first object.
 func (m *machine) write(ctx context.Context, first, count int, acknowledged func(name string) error) error {
 	kube, err := m.kubernetes(ctx)
 	if err != nil {

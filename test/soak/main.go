@@ -54,13 +54,13 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
 	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`directory` of the operator that the image was built for")
 	f.StringVar(&o.versions, "versions", "build", "`directory` of the versions next, which works, and broken, which does not")
-	f.StringVar(&o.out, "out", filepath.Join("build", "soak.json"), "`file` to write; what was recorded, and what failed, goes to a directory beside it")
-	f.IntVar(&o.cuts, "n", 200, "how many cuts")
-	f.IntVar(&o.whole, "whole", 20, "one in so many cuts, at random, is checked whole; 0: none")
-	f.IntVar(&o.examine, "examine", 3, "of each instant at which the ESP or the partition table was written to, so many disks are read without a machine; 0: none")
-	f.Uint64Var(&o.seed, "seed", 0, "what the instants are drawn with; 0: a new one")
-	f.BoolVar(&o.resume, "continue", false, "go on with what was broken off, from the same recording and seed")
-	classes := f.String("classes", "", "only cuts of these, with commas; class kill ends the emulator, all others are replayed")
+	f.StringVar(&o.out, "out", filepath.Join("build", "soak.json"), "`file` to write; the recording and the failed machines go to a directory beside it")
+	f.IntVar(&o.cuts, "n", 200, "number of cuts")
+	f.IntVar(&o.whole, "whole", 20, "on average, one in this number of cuts is checked completely; 0: none")
+	f.IntVar(&o.examine, "examine", 3, "number of disks that are read, without a machine, for each instant of a write to the ESP or the partition table; 0: none")
+	f.Uint64Var(&o.seed, "seed", 0, "seed of the random instants; 0: a random seed")
+	f.BoolVar(&o.resume, "continue", false, "continue an interrupted run with its recording and its seed")
+	classes := f.String("classes", "", "make only cuts of these classes, separated by commas; a cut of the class kill ends the emulator, all other cuts are replayed")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

@@ -50,7 +50,7 @@ func instant(r *recording, l *writelog.Log, class string, luck *rand.Rand) int {
 	}
 	s := spans[luck.IntN(len(spans))]
 	from, to := l.Before(s.From), l.Before(s.To)
-	// A cut in a stretch is after more than from and at most to operations.
+	// The number of operations before a cut in a stretch is at least from+1 and at most to.
 	type stretch struct{ from, to int }
 	var all, outside []stretch
 	for now := (stretch{from, from}); now.to < to; {

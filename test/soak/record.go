@@ -49,7 +49,8 @@ type place struct {
 	Sectors int64 `json:"sectors"`
 }
 
-// object is an object that the cluster had acknowledged at this length of the log.
+// object is an object of the cluster. The cluster had acknowledged the object when the log had the
+// length At.
 type object struct {
 	Name string `json:"name"`
 	At   int64  `json:"at"`
@@ -68,7 +69,7 @@ type recorder struct {
 	*machine
 	options
 	documents []byte
-	end       int64 // length of the log at which the class ends; 0: it ends with the step
+	end       int64 // length of the log at the end of the span; 0: the length after the step
 }
 
 // step is an operation of the recorded machine, with its class.
@@ -283,8 +284,8 @@ func (r *recorder) trial(ctx context.Context) error {
 	})
 }
 
-// commit writes a few objects. The span of the class therefore contains the renaming of the boot
-// entry, which follows the phase committed.
+// commit writes a few objects. Meanwhile, after the phase committed, the machine renames the boot
+// entry. So the span of the class contains the renaming.
 func (r *recorder) commit(ctx context.Context) error { return r.writeObjects(ctx, 5) }
 
 func (r *recorder) back(ctx context.Context) error {

@@ -13,8 +13,9 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// replayer provides the disk of the recorded machine at any instant, in one file. Machines that
-// boot from the file do not write to it. A step to a later instant writes little.
+// replayer provides the disk of the recorded machine at any instant, in a single file. Machines
+// that boot from the file do not write to it. For a later instant, replayer adds only the
+// operations in between.
 type replayer struct {
 	*recording
 	log   *writelog.Log
@@ -41,7 +42,8 @@ func newReplayer(r *recording, log, image, dir string) (*replayer, error) {
 
 func (r *replayer) file() string { return filepath.Join(r.dir, diskName+".raw") }
 
-// set changes the file to the state with the flushed operations and the given pieces. If the file
+// set changes the file to the state after the first operations of the log and the given pieces of
+// later operations. The parameter flushed is the number of these first operations. If the file
 // already contains later operations, set starts again with a copy of the image.
 func (r *replayer) set(ctx context.Context, flushed int, pieces []writelog.Piece) error {
 	if r.disk.Image != nil {

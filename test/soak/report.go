@@ -22,7 +22,7 @@ type result struct {
 	Instant string   `json:"instant"`
 	Outcome string   `json:"outcome"`
 	Wrong   []string `json:"wrong,omitempty"`
-	Console string   `json:"console,omitempty"` // its end, after a failure
+	Console string   `json:"console,omitempty"` // end of the console, after a failure
 	Kept    string   `json:"kept,omitempty"`    // copy of the machine's directory after a failure
 	Version string   `json:"version,omitempty"` // version that ran at the first answer
 	Phase   string   `json:"phase,omitempty"`   // phase of the last upgrade

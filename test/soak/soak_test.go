@@ -40,13 +40,14 @@ func logOf(t *testing.T, ops string) (*recording, *writelog.Log) {
 	}
 	l, err := writelog.Read(bytes.NewReader(b.Bytes()), int64(b.Len()))
 	if err != nil || len(l.Ops) != len(ops) {
-		t.Fatalf("%d operations: %v", len(l.Ops), err)
+		t.Fatalf("the log has %d operations: %v", len(l.Ops), err)
 	}
 	return &recording{Data: place{Sector: 1000}}, l
 }
 
-// TestInstant checks that an instant is in its class, and that every instant can be drawn.
-// Stretches with a write outside DATA must be drawn more often than their share of all stretches.
+// TestInstant checks that the drawn instants of a class are exactly the instants in the spans of
+// this class. Stretches with a write outside DATA must be drawn more often than their share of all
+// stretches.
 func TestInstant(t *testing.T) {
 	r, l := logOf(t, "sf"+"dfdfdf"+"ssf"+"dfdfdfdfdfdf"+"dsf")
 	end := func(n int) int64 { return l.Ops[n-1].End }
@@ -68,7 +69,7 @@ func TestInstant(t *testing.T) {
 			got = append(got, n)
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", class, got, want)
+			t.Errorf("class %s: the drawn instants are %v, want %v", class, got, want)
 		}
 	}
 	r.Spans = []span{{"all", end(2), end(23)}} // one of the ten stretches has a write outside DATA
@@ -79,7 +80,7 @@ func TestInstant(t *testing.T) {
 		}
 	}
 	if outside < 450 || outside > 650 {
-		t.Errorf("%d of 1000 are where something outside DATA is written", outside)
+		t.Errorf("%d of 1000 instants are in the stretch with a write outside DATA, want 450 to 650", outside)
 	}
 }
 
@@ -98,7 +99,7 @@ func TestPlan(t *testing.T) {
 			wanted = strings.Split(c.wanted, ",")
 		}
 		if got := strings.Join(plan(recorded, wanted), " "); got != c.want {
-			t.Errorf("%q: %s", c.wanted, got)
+			t.Errorf("wanted classes %q: the plan is %s", c.wanted, got)
 		}
 	}
 }
@@ -122,12 +123,12 @@ func TestPromised(t *testing.T) {
 	} {
 		got, writes := r.promised(c.length), strings.Join(r.acknowledged(c.length), " ")
 		if text, want := jsonOf(t, got), jsonOf(t, c.want); text != want || writes != c.writes {
-			t.Errorf("%d: %s, %q; want %s, %q", c.length, text, writes, want, c.writes)
+			t.Errorf("length %d of the log: the guarantees are %s, and the objects %q; want %s, and %q", c.length, text, writes, want, c.writes)
 		}
 	}
 	half := recording{Old: "1", Answered: 10} // the recording ended before an upgrade
 	if got := half.promised(100); got.Upgraded || got.Configuration != "" || len(got.Versions) != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("the guarantees of a recording without an upgrade are %+v", got)
 	}
 }
 
@@ -140,6 +141,8 @@ func jsonOf(t *testing.T, v any) string {
 	return string(text)
 }
 
+// TestJudge checks the violations of the promises for a machine that is not configured (before),
+// whose configuration is in progress (applying), and whose upgrade has started (upgraded).
 func TestJudge(t *testing.T) {
 	before := promise{Versions: []string{"1"}}
 	applying := promise{Versions: []string{"1"}, Identity: "id", Configuration: "c"}
@@ -149,26 +152,26 @@ func TestJudge(t *testing.T) {
 		seen
 		wrong string // expected violation; empty: none
 	}{
-		"new":                  {before, seen{Version: "1", Identity: "any", Uptime: time.Second}, ""},
-		"configured by itself": {before, seen{Version: "1", Configuration: "x"}, "not the one that was applied"},
-		"not applied":          {applying, seen{Version: "1", Identity: "id"}, ""},
-		"applied":              {applying, seen{Version: "1", Identity: "id", Configuration: "c"}, ""},
-		"half of it":           {applying, seen{Version: "1", Identity: "id", Configuration: "half"}, "not the one that was applied"},
-		"an upgrade":           {applying, seen{Version: "1", Identity: "id", Phase: "failed"}, "none was asked for"},
-		"another machine":      {applying, seen{Version: "1", Identity: "other"}, "another identity"},
-		"cut":                  {upgraded, seen{Version: "1", Identity: "id", Configuration: "c", Phase: "failed"}, ""},
-		"on trial":             {upgraded, seen{Version: "2", Identity: "id", Configuration: "c", Phase: "trial"}, ""},
-		"stuck":                {upgraded, seen{Version: "1", Identity: "id", Configuration: "c", Phase: "written"}, `the upgrade is "written"`},
-		"committed, but old":   {upgraded, seen{Version: "1", Identity: "id", Configuration: "c", Phase: "committed"}, `the upgrade is "committed"`},
-		"forgotten":            {upgraded, seen{Version: "2", Identity: "id", Configuration: "c"}, `the upgrade is ""`},
-		"neither":              {upgraded, seen{Version: "3", Identity: "id", Configuration: "c"}, "version 3 runs"},
-		"lost":                 {upgraded, seen{Version: "1", Identity: "id", Phase: "failed"}, "not the one that was applied"},
-		"no STATE":             {applying, seen{Version: "1", Identity: "id", Storage: "damaged"}, "no storage: damaged"},
-		"late":                 {before, seen{Version: "1", Uptime: 3 * time.Minute}, "after 180 s"},
+		"no configuration":                        {before, seen{Version: "1", Identity: "any", Uptime: time.Second}, ""},
+		"a configuration that was not applied":    {before, seen{Version: "1", Configuration: "x"}, "not the one that was applied"},
+		"cut before the configuration was stored": {applying, seen{Version: "1", Identity: "id"}, ""},
+		"cut after the configuration was stored":  {applying, seen{Version: "1", Identity: "id", Configuration: "c"}, ""},
+		"a part of the configuration":             {applying, seen{Version: "1", Identity: "id", Configuration: "half"}, "not the one that was applied"},
+		"an upgrade that was not started":         {applying, seen{Version: "1", Identity: "id", Phase: "failed"}, "no upgrade was started"},
+		"another identity":                        {applying, seen{Version: "1", Identity: "other"}, "another identity"},
+		"an interrupted upgrade failed":           {upgraded, seen{Version: "1", Identity: "id", Configuration: "c", Phase: "failed"}, ""},
+		"the new version is on trial":             {upgraded, seen{Version: "2", Identity: "id", Configuration: "c", Phase: "trial"}, ""},
+		"an upgrade stays in the phase written":   {upgraded, seen{Version: "1", Identity: "id", Configuration: "c", Phase: "written"}, `the upgrade is "written"`},
+		"the old version runs after a commit":     {upgraded, seen{Version: "1", Identity: "id", Configuration: "c", Phase: "committed"}, `the upgrade is "committed"`},
+		"the new version runs without a phase":    {upgraded, seen{Version: "2", Identity: "id", Configuration: "c"}, `the upgrade is ""`},
+		"a third version runs":                    {upgraded, seen{Version: "3", Identity: "id", Configuration: "c"}, "version 3 runs"},
+		"an acknowledged configuration is lost":   {upgraded, seen{Version: "1", Identity: "id", Phase: "failed"}, "not the one that was applied"},
+		"STATE is damaged":                        {applying, seen{Version: "1", Identity: "id", Storage: "damaged"}, "no storage: damaged"},
+		"the first answer is late":                {before, seen{Version: "1", Uptime: 3 * time.Minute}, "after 180 s"},
 	} {
 		wrong := c.judge(c.seen)
 		if c.wrong == "" && len(wrong) > 0 || c.wrong != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], c.wrong)) {
-			t.Errorf("%s: %q", name, wrong)
+			t.Errorf("%s: the problems are %q", name, wrong)
 		}
 	}
 }
@@ -182,36 +185,37 @@ func TestReport(t *testing.T) {
 	}}
 	r.summarise()
 	if want := (tally{Cuts: 4, Bricked: 1, Faults: 1, Recovered: 2, Whole: 1}); r.tally != want || *r.ByClass["run"] != (tally{Cuts: 2, Bricked: 1, Faults: 1}) {
-		t.Errorf("%+v, %+v", r.tally, *r.ByClass["run"])
+		t.Errorf("the counts are %+v, and for the class run %+v", r.tally, *r.ByClass["run"])
 	}
 	if *r.Answered != (spread{8, 9}) || *r.Healthy != (spread{40, 40}) {
-		t.Errorf("%+v, %+v", r.Answered, r.Healthy)
+		t.Errorf("the times until the first answer are %+v, and until the cluster was healthy %+v", r.Answered, r.Healthy)
 	}
 	var out strings.Builder
 	r.print(&out)
 	for _, want := range []string{"run    2     1        1       0", "cut 3 of seed 1", "dark", "kept in there"} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in:\n%s", want, out.String())
+			t.Errorf("the printed report lacks %q:\n%s", want, out.String())
 		}
 	}
 	if text := jsonOf(t, r); !strings.Contains(text, `"cuts":4,"bricked":1,"faults":1,"recovered":2`) || !strings.Contains(text, `"by_class":{"apply":{"cuts":2`) {
-		t.Error(text)
+		t.Error("the report as JSON lacks a count: " + text)
 	}
 }
 
 func TestParse(t *testing.T) {
 	o, err := parse([]string{"-n", "4", "-classes", "apply,kill"})
 	if err != nil || o.cuts != 4 || o.seed == 0 || !slices.Equal(o.classes, []string{"apply", "kill"}) {
-		t.Errorf("%+v, %v", o, err)
+		t.Errorf("parse returns %+v, %v", o, err)
 	}
 	for _, args := range [][]string{{"-n", "0"}, {"-classes", "install"}, {"more"}} {
 		if _, err := parse(args); err == nil {
-			t.Errorf("%q was accepted", args)
+			t.Errorf("parse accepts the arguments %q", args)
 		}
 	}
 }
 
-// TestLacks checks the problems of boot entries.
+// TestLacks checks the problems of boot entries during the trial (length 5), the commit (15) and
+// after the commit (20).
 func TestLacks(t *testing.T) {
 	r := recording{Old: "1.0", New: "2.0", Spans: []span{{"trial", 0, 10}, {"commit", 10, 20}}}
 	a, b, half := [sha256.Size]byte{1}, [sha256.Size]byte{2}, [sha256.Size]byte{3}
@@ -222,17 +226,17 @@ func TestLacks(t *testing.T) {
 		found  files
 		wrong  string
 	}{
-		"on trial":     {5, files{"orlop-1.0.efi": a, "orlop-2.0+2-1.efi": b}, ""},
-		"trial lost":   {5, files{"orlop-1.0.efi": a}, ""},
-		"committed":    {20, files{"orlop-1.0.efi": a, "orlop-2.0.efi": b}, ""},
-		"both names":   {20, files{"orlop-1.0.efi": a, "orlop-2.0.efi": b, "orlop-2.0+2-1.efi": b}, ""},
-		"commit lost":  {15, files{"orlop-1.0.efi": a}, "the loader would start 1.0"},
-		"empty entry":  {5, files{"orlop-1.0.efi": a, "orlop-2.0.efi": half}, "orlop-2.0.efi is incomplete"},
-		"old one gone": {5, files{"orlop-2.0.efi": b}, "the entry of version 1.0 is missing"},
+		"the new version is on trial":             {5, files{"orlop-1.0.efi": a, "orlop-2.0+2-1.efi": b}, ""},
+		"the entry on trial is lost":              {5, files{"orlop-1.0.efi": a}, ""},
+		"the new version is committed":            {20, files{"orlop-1.0.efi": a, "orlop-2.0.efi": b}, ""},
+		"the new entry has both of its names":     {20, files{"orlop-1.0.efi": a, "orlop-2.0.efi": b, "orlop-2.0+2-1.efi": b}, ""},
+		"the new entry is lost during the commit": {15, files{"orlop-1.0.efi": a}, "the loader would start 1.0"},
+		"the new entry is incomplete":             {5, files{"orlop-1.0.efi": a, "orlop-2.0.efi": half}, "orlop-2.0.efi is incomplete"},
+		"the old entry is lost":                   {5, files{"orlop-2.0.efi": b}, "the entry of version 1.0 is missing"},
 	} {
 		wrong := r.lacks(c.length, c.found, whole)
 		if c.wrong == "" && len(wrong) > 0 || c.wrong != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], c.wrong)) {
-			t.Errorf("%s: %q", name, wrong)
+			t.Errorf("%s: the problems are %q", name, wrong)
 		}
 	}
 }

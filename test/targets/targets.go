@@ -1,6 +1,7 @@
 // Package targets compares measured figures with their targets, and writes the table of the results
 // for all measuring programs. A target is an upper limit for our figure, or for the ratio of our
-// figure to the figure of another side in the same run.
+// figure to the figure of another side in the same run. The other side is a former release or the
+// baseline.
 package targets
 
 import (

@@ -36,11 +36,11 @@ func TestWrite(t *testing.T) {
 
 func TestDivide(t *testing.T) {
 	if got := Divide(number(3), number(6)); got == nil || *got != 0.5 {
-		t.Errorf("3/6 is %v", got)
+		t.Errorf("Divide does not return 0.5 for 3 and 6, but %v", got)
 	}
 	for _, pair := range [][2]*float64{{nil, number(1)}, {number(1), nil}, {number(1), number(0)}} {
 		if got := Divide(pair[0], pair[1]); got != nil {
-			t.Errorf("%v: %v", pair, *got)
+			t.Errorf("Divide with a missing figure or the divisor 0 (%v) returns %v, want nil", pair, *got)
 		}
 	}
 }
@@ -51,11 +51,11 @@ func TestMedian(t *testing.T) {
 		want   float64
 	}{{[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5}} {
 		if got := Median(c.values); got == nil || *got != c.want {
-			t.Errorf("median of %v: %v", c.values, got)
+			t.Errorf("Median returns a wrong median of %v: %v", c.values, got)
 		}
 	}
 	if Median(nil) != nil {
-		t.Error("there is a median of nothing")
+		t.Error("Median without values does not return nil")
 	}
 }
 
@@ -67,7 +67,7 @@ func TestInTurn(t *testing.T) {
 		}
 	}
 	if sides[0] != "ours" {
-		t.Error("the order of the caller has changed")
+		t.Error("InTurn changes the slice of its caller")
 	}
 }
 
@@ -91,7 +91,7 @@ func TestOpenFormer(t *testing.T) {
 	}
 	for _, path := range []string{dir, filepath.Join(dir, "orlop.bundle")} {
 		if f, err := OpenFormer(path); err != nil || f.Version != "0.1.0" || f.Image != dir || f.Bundle != filepath.Join(dir, "next", "orlop.bundle") {
-			t.Errorf("%s: %+v, %v", path, f, err)
+			t.Errorf("OpenFormer for %s returns %+v, %v", path, f, err)
 		}
 	}
 	for _, name := range []string{"disk.raw", "disk.raw.zst", "next/orlop.bundle", "bin/orlopctl", "manifest.json"} {
@@ -99,14 +99,14 @@ func TestOpenFormer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := OpenFormer(dir); err == nil || !strings.Contains(err.Error(), filepath.Base(name)) || !strings.Contains(err.Error(), "make release-previous") {
-			t.Errorf("without %s: %v", name, err)
+			t.Errorf("OpenFormer without the file %s returns %v", name, err)
 		}
 		write(name, files[name])
 	}
 	for text, want := range map[string]string{"{": "manifest.json", "{}": "no version"} {
 		write("manifest.json", text)
 		if _, err := OpenFormer(dir); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("manifest %s: %v", text, err)
+			t.Errorf("OpenFormer with the manifest %s returns %v", text, err)
 		}
 	}
 }

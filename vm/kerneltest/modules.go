@@ -162,7 +162,7 @@ func readModule(path string) ([]byte, error) {
 		}
 		return io.ReadAll(r)
 	}
-	return nil, fmt.Errorf("%s: compressed in a way that is not .xz", path)
+	return nil, fmt.Errorf("%s: unknown compression, expected .ko or .ko.xz", path)
 }
 
 // needs returns the dependencies of a module from its section .modinfo: hard from "depends=a,b",

@@ -31,6 +31,8 @@ func moduleFile(t *testing.T, info string) []byte {
 	return b.Bytes()
 }
 
+// TestModulesAreLoadedInOrder checks that closure returns each module after its dependencies, and
+// omits built-in modules and a missing optional module.
 func TestModulesAreLoadedInOrder(t *testing.T) {
 	dir := t.TempDir()
 	for path, content := range map[string]string{
@@ -65,17 +67,17 @@ func TestModulesAreLoadedInOrder(t *testing.T) {
 		got = append(got, strings.TrimSpace(m.name+" "+m.parameters))
 	}
 	if want := "crc32c, failover, net_failover, virtio_net, dummy numdummies=0"; strings.Join(got, ", ") != want {
-		t.Errorf("loads %v, expected %s", got, want)
+		t.Errorf("closure returns the modules %v, want %s", got, want)
 	}
 	if list[1] != "dummy numdummies=0" {
-		t.Error("the caller's list was changed")
+		t.Error("closure changes the list of its caller")
 	}
 	for _, bad := range []string{"nothing", "alone"} {
 		if _, err := k.closure([]string{bad}); err == nil || !strings.Contains(err.Error(), "neither a file nor part of the kernel") {
-			t.Errorf("%s: %v", bad, err)
+			t.Errorf("closure of the module %s returns %v", bad, err)
 		}
 	}
 	if _, err := openKernel(t.TempDir()); err == nil || !strings.Contains(err.Error(), "make image") {
-		t.Errorf("an empty directory: %v", err)
+		t.Errorf("openKernel of an empty directory returns %v", err)
 	}
 }

@@ -25,13 +25,13 @@ const (
 type progress struct{ boots, runs int }
 
 // The method again decides after each boot whether the program runs once more. It returns the
-// reason, or an empty string if the result counts.
+// reason, or an empty string if the result of the boot is final.
 //
-//	the guest has reported the end of the program            the result counts
+//	the guest has reported the end of the program            the result is final
 //	the machine ended before the program started             another boot, up to maxBoots
-//	the machine ended later, after a failed test             the result counts
+//	the machine ended later, after a failed test             the result is final
 //	the machine ended later, and its kernel was broken (*)   another run, up to MaxRuns
-//	the machine ended later, for another reason              the result counts
+//	the machine ended later, for another reason              the result is final
 //
 // (*) by the emulator, before a test failed (vm.KernelBreak)
 func (p *progress) again(r Result) string {
@@ -51,8 +51,8 @@ func (p *progress) again(r Result) string {
 	return fmt.Sprintf("the program runs again (run %d of at most %d), because the emulator broke the guest's kernel before a test failed", p.runs+1, MaxRuns)
 }
 
-// repeat boots machines until a result counts. Each run has the whole limit, in which all boots of
-// the run must end.
+// repeat boots machines until a result is final, and returns this result. All boots of a run must
+// end within o.Limit. A second run has the same limit again.
 func repeat(ctx context.Context, o Options, boot func(context.Context) (Result, error)) (Result, error) {
 	var p progress
 	for began := time.Now(); ; {

@@ -16,22 +16,28 @@ import (
 
 // ends are the ways in which a boot can end.
 var ends = map[string]Result{
-	"passed":   {Begun: true, Reported: true},
-	"failed":   {Begun: true, Reported: true, Failed: true, Outcome: protocol.Outcome{ExitCode: 1}},
-	"no run":   {Reported: true, Outcome: protocol.Outcome{ExitCode: 125, Failure: "exec format error"}},
-	"early":    {Exit: vm.Exit{Reason: "guest-reset"}, Console: "early console"},
-	"broken":   {Begun: true, Break: "Oops: int3", Console: "end of the console"},
+	"passed": {Begun: true, Reported: true},
+	"failed": {Begun: true, Reported: true, Failed: true, Outcome: protocol.Outcome{ExitCode: 1}},
+	// The guest could not run the program.
+	"no run": {Reported: true, Outcome: protocol.Outcome{ExitCode: 125, Failure: "exec format error"}},
+	// The machine ended before the program started.
+	"early": {Exit: vm.Exit{Reason: "guest-reset"}, Console: "early console"},
+	// The emulator broke the kernel while the program ran.
+	"broken": {Begun: true, Break: "Oops: int3", Console: "end of the console"},
+	// The emulator broke the kernel after the end of the program.
 	"too late": {Begun: true, Reported: true, Break: "Oops: int3"},
-	"both":     {Begun: true, Failed: true, Break: "Oops: int3"},
+	// A test failed, and then the emulator broke the kernel.
+	"both": {Begun: true, Failed: true, Break: "Oops: int3"},
+	// The kernel panicked for another reason.
 	"panicked": {Begun: true, Console: "Kernel panic"},
 }
 
-// TestRepeat runs a program on machines that end in the given ways, in this order. repeat has to
-// boot all of them, and returns the result of the last boot.
+// TestRepeat runs a program on machines that end in the given ways, in this order. The function
+// repeat must boot all of these machines, and return the result of the last boot.
 func TestRepeat(t *testing.T) {
 	for _, c := range []struct {
 		boots string
-		says  string
+		says  string // parts of the reasons that repeat gives
 	}{
 		{"passed", ""},
 		{"failed", ""},
@@ -61,20 +67,20 @@ func TestRepeat(t *testing.T) {
 			}}
 			result, err := repeat(t.Context(), o, func(context.Context) (Result, error) {
 				if len(left) == 0 {
-					t.Fatal("the program ran too often")
+					t.Fatal("repeat boots more machines than expected")
 				}
 				end := ends[left[0]]
 				left = left[1:]
 				return end, nil
 			})
 			if err != nil || result != last || len(left) > 0 {
-				t.Errorf("result %+v, %v, expected %+v; boots left: %v", result, err, last, left)
+				t.Errorf("repeat returns %+v, %v, want %+v; boots that did not happen: %v", result, err, last, left)
 			}
 			if got := strings.Join(said, ", "); got != c.says {
-				t.Errorf("says %q, expected %q", got, c.says)
+				t.Errorf("the reasons contain %q, want %q", got, c.says)
 			}
 			if got := strings.Count(stderr.String(), "kernel test: the "); got != len(said) {
-				t.Errorf("%d lines on stderr for %d repetitions:\n%s", got, len(said), &stderr)
+				t.Errorf("stderr has %d reasons for %d repetitions:\n%s", got, len(said), &stderr)
 			}
 		})
 	}
@@ -98,17 +104,17 @@ kernel test: the program runs again (run 2 of at most 2), because the emulator b
 Oops: int3
 `, ends["early"].Exit)
 	if stderr.String() != want {
-		t.Errorf("says\n%s\nexpected\n%s", &stderr, want)
+		t.Errorf("stderr has\n%s\nwant\n%s", &stderr, want)
 	}
 }
 
-// TestRepeatErrors checks that the repetition ends after a failed start of a machine, a deadline
-// and a stopped command. If the emulator broke the kernel and the machine hung until the deadline,
-// the program runs again.
+// TestRepeatErrors checks that no further boot follows if a machine cannot be started, if a machine
+// hangs until the deadline, or if the command is stopped. As an exception, the program runs again
+// if the machine hung until the deadline because the emulator broke the kernel.
 func TestRepeatErrors(t *testing.T) {
 	broken := errors.New("no machine")
 	if _, err := repeat(t.Context(), Options{}, func(context.Context) (Result, error) { return Result{}, broken }); !errors.Is(err, broken) {
-		t.Errorf("a machine that does not start: %v", err)
+		t.Errorf("the error of a machine that does not start is %v", err)
 	}
 	hangs := func(end Result) func(context.Context) (Result, error) {
 		return func(ctx context.Context) (Result, error) {
@@ -119,7 +125,7 @@ func TestRepeatErrors(t *testing.T) {
 	for _, name := range []string{"early", "panicked"} {
 		result, err := repeat(t.Context(), Options{Limit: time.Millisecond}, hangs(ends[name]))
 		if err == nil || err.Error() != "deadline of 1ms passed" || result != ends[name] {
-			t.Errorf("%s, then the deadline: %+v, %v", name, result, err)
+			t.Errorf("%s, and a deadline: repeat returns %+v, %v", name, result, err)
 		}
 	}
 	runs := 0
@@ -130,17 +136,18 @@ func TestRepeatErrors(t *testing.T) {
 		return ends["passed"], nil
 	})
 	if err != nil || result != ends["passed"] || runs != 2 {
-		t.Errorf("a broken kernel that does not reset: %+v, %v after %d runs", result, err, runs)
+		t.Errorf("after a broken kernel and a deadline, repeat returns %+v, %v after %d runs", result, err, runs)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := repeat(ctx, Options{}, func(ctx context.Context) (Result, error) {
 		cancel()
 		return hangs(ends["broken"])(ctx)
 	}); !errors.Is(err, context.Canceled) {
-		t.Errorf("a stopped command: %v", err)
+		t.Errorf("the error of a stopped command is %v", err)
 	}
 }
 
+// TestMarks checks which outputs contain the mark of a failure, and that marks copies the output.
 func TestMarks(t *testing.T) {
 	for _, c := range []struct {
 		output []string
@@ -165,20 +172,20 @@ func TestMarks(t *testing.T) {
 		for _, part := range c.output {
 			for _, to := range []*marks{&m, &silent} {
 				if n, err := to.Write([]byte(part)); n != len(part) || err != nil {
-					t.Errorf("%.80q: %d, %v", part, n, err)
+					t.Errorf("Write of %.80q returns %d, %v", part, n, err)
 				}
 			}
 		}
 		if m.failed() != c.failed || silent.failed() != c.failed {
-			t.Errorf("%.80q: failed %t and %t, expected %t", c.output, m.failed(), silent.failed(), c.failed)
+			t.Errorf("%.80q: failed returns %t and, without a copy, %t; want %t", c.output, m.failed(), silent.failed(), c.failed)
 		}
 		if copied.String() != strings.Join(c.output, "") {
-			t.Errorf("copied %.80q, expected %.80q", &copied, c.output)
+			t.Errorf("the copy is %.80q, want %.80q", &copied, c.output)
 		}
 	}
 	full := marks{to: closedWriter{}}
 	if _, err := full.Write([]byte("--- FAIL: TestA\n")); !errors.Is(err, os.ErrClosed) || !full.failed() {
-		t.Errorf("a closed output: %v, failed %t", err, full.failed())
+		t.Errorf("Write to a closed output returns %v, and failed returns %t", err, full.failed())
 	}
 }
 

@@ -99,8 +99,8 @@ func (r Result) Err() error {
 }
 
 // Run boots the kernel, runs the program and returns the result. It fails if the machine could not
-// be made or started, and if ctx or the limit of a run ended first. In the latter case, the machine
-// loses its power, and the result still has the end of the console. The exit status of the program
+// be made or started. It also fails if ctx or the limit of a run ends first: it then cuts the power
+// of the machine, and the result still has the end of the console. The exit status of the program
 // is only in the result. If the emulator broke the kernel, Run may run the program again
 // (progress.again).
 func Run(ctx context.Context, o Options) (Result, error) {

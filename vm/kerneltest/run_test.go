@@ -77,7 +77,7 @@ func TestBoot(t *testing.T) {
 	o := Options{Kernel: kernel, Program: build(t, "./testdata/bootprobe"), Modules: []string{"virtio_net", "button", "evdev"}, Tools: []string{},
 		Machine: vm.MachineSpec{MemoryMiB: 256, NIC: vm.NIC{Network: network}, RTC: time.Date(1971, 2, 3, 4, 5, 6, 0, time.UTC)},
 		Stdout:  &stdout, Stderr: &stderr}
-	var pressed chan error // of the last boot
+	var pressed chan error // the result of useProbe for the last boot
 	o.Started = func(m *vm.Machine) {
 		pressed = make(chan error, 1)
 		go func(pressed chan<- error) { pressed <- useProbe(ctx, network, m) }(pressed)
@@ -90,17 +90,17 @@ func TestBoot(t *testing.T) {
 		t.Fatalf("%v\nstderr: %s", err, &stderr)
 	}
 	if result.ExitCode != 7 || result.Exit.Reason != "guest-shutdown" || result.Exit.Err() != nil {
-		t.Errorf("exit status %d (%s), expected 7", result.ExitCode, result.Exit)
+		t.Errorf("the exit status is %d (%s), want 7", result.ExitCode, result.Exit)
 	}
 	if !strings.Contains(stdout.String(), "dns [10.77.0.11], ntp stratum 1") || !strings.Contains(stderr.String(), "the clock shows 1971") {
-		t.Errorf("stdout %q, stderr %q", &stdout, &stderr)
+		t.Errorf("the probe printed %q on stdout and %q on stderr", &stdout, &stderr)
 	}
 	if _, err := network.CaptureFile(); err != nil {
 		t.Fatal(err)
 	}
 	report, err := vm.AnalyseCapture(file, network.Subnet())
 	if err != nil || report.Inside == 0 || len(report.Outside) > 0 {
-		t.Errorf("capture: %+v, %v", report, err)
+		t.Errorf("the capture has no frame inside or a frame to the outside: %+v, %v", report, err)
 	}
 }
 
@@ -122,7 +122,7 @@ func useProbe(ctx context.Context, network *vm.Network, m *vm.Machine) error {
 	}
 	echo := make([]byte, 4)
 	if _, err := io.ReadFull(conn, echo); err != nil || string(echo) != "ahoy" {
-		return errors.Join(err, errors.New("no echo: "+string(echo)))
+		return errors.Join(err, errors.New("the probe did not echo ahoy, but "+string(echo)))
 	}
 	return m.PowerButton(ctx)
 }
@@ -145,13 +145,13 @@ func TestBadEnds(t *testing.T) {
 	}
 	result, err := run(5*time.Minute, Options{Program: text, Init: guest})
 	if err != nil || result.Err() == nil || !strings.Contains(result.Failure, "exec format error") {
-		t.Errorf("not a program: %v, %v", err, result.Err())
+		t.Errorf("the result of a file that is not a program is %v, %v", err, result.Err())
 	}
 	result, err = run(5*time.Minute, Options{Program: program, Init: text})
 	if err != nil || result.Reported || !strings.Contains(result.Console, "Kernel panic") {
-		t.Errorf("a panic: %v, %v", err, result.Err())
+		t.Errorf("the result of a kernel panic is %v, %v", err, result.Err())
 	}
 	if _, err = run(500*time.Millisecond, Options{Program: program, Init: guest}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a deadline: %v", err)
+		t.Errorf("the error at the deadline is %v", err)
 	}
 }

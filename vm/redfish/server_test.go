@@ -61,7 +61,7 @@ func TestPower(t *testing.T) {
 	s := system(t, c, "w1")
 	if s.PowerState != schemas.OffPowerState || s.SerialNumber != "SN-w1" || s.UUID != "6f1f6c2e-0000-4000-8000-000000000001" ||
 		*s.MemorySummary.TotalSystemMemoryGiB != 2 || *s.ProcessorSummary.LogicalProcessorCount != 2 {
-		t.Errorf("%+v", s)
+		t.Errorf("the state of the new system is %+v", s)
 	}
 	for _, step := range []struct {
 		reset schemas.ResetType
@@ -80,21 +80,23 @@ func TestPower(t *testing.T) {
 	} {
 		_, err := s.Reset(step.reset)
 		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
-			t.Errorf("%s: %v, want %q", step.reset, err, step.err)
+			t.Errorf("Reset with %s returns %v, want %q", step.reset, err, step.err)
 		}
 		if got := system(t, c, "w1").PowerState; got != step.want {
-			t.Errorf("after %s: %s, want %s", step.reset, got, step.want)
+			t.Errorf("the power state after %s is %s, want %s", step.reset, got, step.want)
 		}
 	}
 	if n := len(machine.Booted()); n != 3 {
-		t.Errorf("%d boots, want 3: a second On must not boot the machine again", n)
+		t.Errorf("the machine has booted %d times, want 3: a second On must not boot the machine again", n)
 	}
 	machine.Break()
 	if _, err := s.Reset(schemas.OnResetType); err == nil || !strings.Contains(err.Error(), "power supply is broken") {
-		t.Errorf("error of a broken machine: %v", err)
+		t.Errorf("the error of a broken machine is %v", err)
 	}
 }
 
+// TestBootOverride sets the boot device of a machine for one boot and for all boots, and checks the
+// devices from which the machine boots. Invalid settings must change nothing.
 func TestBootOverride(t *testing.T) {
 	machine := redfishtest.NewSystem("w1")
 	c := connect(t, redfishtest.Serve(t, machine, redfishtest.NewBareSystem("w2")), true)
@@ -108,7 +110,7 @@ func TestBootOverride(t *testing.T) {
 	check := func(enabled schemas.BootSourceOverrideEnabled, target schemas.BootSource) {
 		t.Helper()
 		if b := system(t, c, "w1").Boot; b.BootSourceOverrideEnabled != enabled || b.BootSourceOverrideTarget != target {
-			t.Errorf("override %s of %s, want %s of %s", b.BootSourceOverrideEnabled, b.BootSourceOverrideTarget, enabled, target)
+			t.Errorf("the override is %s for %s, want %s for %s", b.BootSourceOverrideEnabled, b.BootSourceOverrideTarget, enabled, target)
 		}
 	}
 	check("Disabled", "None")
@@ -126,7 +128,7 @@ func TestBootOverride(t *testing.T) {
 	set("Once", schemas.NoneBootSource)
 	check("Disabled", "None")
 	if got, want := machine.Booted(), []redfish.Target{"Pxe", "None", "UefiHttp"}; !slices.Equal(got, want) {
-		t.Errorf("booted from %v, want %v", got, want)
+		t.Errorf("the machine booted from %v, want %v", got, want)
 	}
 	for _, bad := range []schemas.Boot{
 		{BootSourceOverrideEnabled: "Twice", BootSourceOverrideTarget: "Pxe"},
@@ -135,33 +137,35 @@ func TestBootOverride(t *testing.T) {
 		{BootSourceOverrideEnabled: "Once", BootSourceOverrideTarget: "UefiHttp", HTTPBootURI: "http://10.0.0.1/a.efi"},
 	} {
 		if err := s.SetBoot(&bad); err == nil {
-			t.Errorf("%+v was accepted", bad)
+			t.Errorf("SetBoot accepts %+v", bad)
 		}
 		check("Disabled", "None")
 	}
 	if got := system(t, c, "w2").Boot.AllowableBootSourceOverrideTargetValues; !slices.Equal(got, []schemas.BootSource{"None", "Hdd"}) {
-		t.Errorf("targets of a machine with a disk alone: %v", got)
+		t.Errorf("the boot devices of a machine with only a disk are %v", got)
 	}
 }
 
+// TestVirtualMedia inserts a file into the CD drive of a machine and ejects the file. It also
+// checks the errors for invalid files.
 func TestVirtualMedia(t *testing.T) {
 	machine := redfishtest.NewSystem("w1")
 	service := redfishtest.Serve(t, machine, redfishtest.NewBareSystem("w2"))
 	c := connect(t, service, true)
 	managers, err := c.Service.Managers()
 	if err != nil || len(managers) != 2 {
-		t.Fatalf("%d managers, %v", len(managers), err)
+		t.Fatalf("the service has %d managers, %v, want 2", len(managers), err)
 	}
 	drive := func() *schemas.VirtualMedia {
 		t.Helper()
 		media, err := managers[0].VirtualMedia()
 		if err != nil || len(media) != 1 {
-			t.Fatalf("%d drives, %v", len(media), err)
+			t.Fatalf("the manager has %d drives, %v, want one", len(media), err)
 		}
 		return media[0]
 	}
 	if cd := drive(); *cd.Inserted || !cd.SupportsMediaInsert {
-		t.Errorf("%+v", cd)
+		t.Errorf("the state of the empty drive is %+v", cd)
 	}
 	insert := func(image string) error {
 		_, err := drive().InsertMedia(&schemas.VirtualMediaInsertMediaParameters{Image: image})
@@ -171,7 +175,7 @@ func TestVirtualMedia(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cd := drive(); !*cd.Inserted || cd.Image != service.Image || "file://"+machine.Medium() != service.Image {
-		t.Errorf("%+v", cd)
+		t.Errorf("the state of the drive with a medium is %+v", cd)
 	}
 	for image, want := range map[string]string{
 		"http://10.0.0.1/orlop.iso": "use file:///PATH",
@@ -181,12 +185,12 @@ func TestVirtualMedia(t *testing.T) {
 		"%zz":                       "use file:///PATH",
 	} {
 		if err := insert(image); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", image, err, want)
+			t.Errorf("the insertion of %q returns %v, want an error with %q", image, err, want)
 		}
 	}
 	for range 2 { // the second time has no effect
 		if _, err := drive().EjectMedia(); err != nil || machine.Medium() != "" {
-			t.Errorf("eject: %v, %q is in the drive", err, machine.Medium())
+			t.Errorf("EjectMedia returns %v, and the medium in the drive is %q, want none", err, machine.Medium())
 		}
 	}
 	if media, err := managers[1].VirtualMedia(); err != nil || len(media) != 0 {
@@ -245,7 +249,7 @@ func TestRejected(t *testing.T) {
 	} {
 		status, text := request(t, s, c.password, c.method, c.path, c.body)
 		if status != c.status || !strings.Contains(text, c.text) {
-			t.Errorf("%s %s %.60s: %d %s; want %d and %q", c.method, c.path, c.body, status, text, c.status, c.text)
+			t.Errorf("%s %s %.60s: the answer is %d %s; want %d and %q", c.method, c.path, c.body, status, text, c.status, c.text)
 		}
 	}
 	if machine.Running() {
@@ -270,7 +274,7 @@ func TestStuck(t *testing.T) {
 		answer, began := httptest.NewRecorder(), time.Now()
 		redfish.New("", redfishtest.User, redfishtest.Password, systems).HTTP().Handler.ServeHTTP(answer, q)
 		if took := time.Since(began); answer.Code != http.StatusConflict || !strings.Contains(answer.Body.String(), "deadline exceeded") || took != time.Minute {
-			t.Errorf("after %s: %d %s", took, answer.Code, answer.Body)
+			t.Errorf("the answer after %s is %d %s, want a conflict with an exceeded deadline after a minute", took, answer.Code, answer.Body)
 		}
 	})
 }
@@ -287,7 +291,7 @@ func TestNoPassword(t *testing.T) {
 		q.SetBasicAuth(redfishtest.User, "")
 		answer := httptest.NewRecorder()
 		if service.ServeHTTP(answer, q); answer.Code != http.StatusUnauthorized {
-			t.Errorf("%s %s: %d %s", method, path, answer.Code, answer.Body)
+			t.Errorf("the answer to %s %s is %d %s, want 401", method, path, answer.Code, answer.Body)
 		}
 	}
 }
@@ -301,10 +305,10 @@ func TestSessions(t *testing.T) {
 	}
 	const login = `{"UserName":"` + redfishtest.User + `","Password":"` + redfishtest.Password + `"}`
 	if status, text := request(t, s, "", "POST", "/redfish/v1/SessionService/Sessions", login); status != 503 || !strings.Contains(text, "end one") {
-		t.Errorf("the session beyond the limit: %d %s", status, text)
+		t.Errorf("the answer to the session beyond the limit is %d %s", status, text)
 	}
 	if _, text := request(t, s, redfishtest.Password, "GET", "/redfish/v1/SessionService/Sessions", ""); !strings.Contains(text, fmt.Sprint(`"Members@odata.count":`, 16)) {
-		t.Errorf("sessions: %s", text)
+		t.Errorf("the list of sessions is %s, want 16", text)
 	}
 	ended := all[0].WithContext(t.Context())
 	session, err := ended.GetSession()

@@ -68,6 +68,9 @@ func (i *image) String() string {
 	return string(s)
 }
 
+// TestRead checks the operations of a complete log and of two incomplete logs. For the complete
+// log, it also checks the number of operations before a length of the log, and the number of
+// flushed operations.
 func TestRead(t *testing.T) {
 	w := newLog()
 	w.write(2, 2, 0, "a")
@@ -83,19 +86,19 @@ func TestRead(t *testing.T) {
 		{Sector: 5, Sectors: 1, Through: true, End: 8 * SectorSize},
 	}
 	if !reflect.DeepEqual(l.Ops, want) {
-		t.Errorf("%+v", l.Ops)
+		t.Errorf("the operations are %+v", l.Ops)
 	}
 	if n := l.Before(int64(half)); n != 3 {
-		t.Errorf("%d operations before the last", n)
+		t.Errorf("Before returns %d operations before the last, want 3", n)
 	}
 	if n := l.Flushed(4); n != 2 {
-		t.Errorf("%d operations are flushed", n)
+		t.Errorf("Flushed returns %d, want 2", n)
 	}
 	// Two incomplete logs. In the first, the data of the last write is missing. In the second, a
 	// header is zero; Read ignores everything from there.
 	short, err := Read(bytes.NewReader(w.Bytes()), int64(half+SectorSize))
 	if err != nil || len(short.Ops) != 3 {
-		t.Errorf("a log that ends early: %+v, %v", short, err)
+		t.Errorf("a log without the data of the last write is read as %+v, %v", short, err)
 	}
 	w.sector()
 	w.write(0, 1, 0, "c")
@@ -104,12 +107,13 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestReadDamaged checks that Read rejects an unknown flag, another format, and an empty file.
 func TestReadDamaged(t *testing.T) {
 	w := newLog()
 	w.sector(1, 1, 1<<20)
-	for name, text := range map[string]string{"flags": w.String(), "superblock": strings.Repeat("x", 4*SectorSize), "empty": ""} {
+	for name, text := range map[string]string{"an unknown flag": w.String(), "another superblock": strings.Repeat("x", 4*SectorSize), "an empty file": ""} {
 		if l, err := Read(strings.NewReader(text), int64(len(text))); err == nil {
-			t.Errorf("%s: %+v", name, l)
+			t.Errorf("Read accepts %s: %+v", name, l)
 		}
 	}
 }
@@ -133,7 +137,7 @@ func TestSurvivors(t *testing.T) {
 	for range 2000 {
 		flushed, pieces := l.Survivors(6, r)
 		if flushed != 2 {
-			t.Fatalf("%d are flushed", flushed)
+			t.Fatalf("%d operations are flushed, want 2", flushed)
 		}
 		if err := disk.Set(flushed, pieces); err != nil {
 			t.Fatal(err)
@@ -141,22 +145,22 @@ func TestSurvivors(t *testing.T) {
 		seen[disk.Image.(*image).String()]++
 	}
 	want := map[string]bool{}
-	// The second write is lost, whole or torn.
+	// The second write is missing, complete or torn.
 	for _, b := range []string{"aaaa..", "aabbbb", "aaba..", "aabb..", "aabbb.", "aaabbb", "aaaabb", "aaaa.b"} {
 		for _, c := range []string{".", "c"} {
 			want[b+"t"+c] = true
 			if seen[b+"t"+c] == 0 {
-				t.Errorf("%s was never drawn", b+"t"+c)
+				t.Errorf("the possible state %s was never drawn", b+"t"+c)
 			}
 		}
 	}
 	for state := range seen {
 		if !want[state] {
-			t.Errorf("%s is not a possible result", state)
+			t.Errorf("the state %s is not possible", state)
 		}
 	}
 	if flushed, pieces := l.Survivors(7, r); flushed != 7 || len(pieces) != 0 {
-		t.Errorf("after a flush: %d, %v", flushed, pieces)
+		t.Errorf("after a flush, %d operations are flushed, and %v survives; want 7 and nothing", flushed, pieces)
 	}
 }
 
@@ -184,10 +188,10 @@ func TestSet(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := disk.Image.(*image).String(); got != c.want {
-			t.Errorf("%d, %v: %s, want %s", c.flushed, c.pieces, got, c.want)
+			t.Errorf("Set(%d, %v) makes the disk %s, want %s", c.flushed, c.pieces, got, c.want)
 		}
 	}
 	if err := disk.Set(3, nil); !errors.Is(err, ErrAlreadyApplied) {
-		t.Errorf("error of an earlier position: %v", err)
+		t.Errorf("Set to an earlier position returns %v", err)
 	}
 }

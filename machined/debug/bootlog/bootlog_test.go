@@ -42,11 +42,11 @@ func start(t *testing.T, l *Log, records ...kmsg.Record) {
 func TestPreviousBoot(t *testing.T) {
 	l := newLog(t)
 	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before there is a directory: %v", err)
+		t.Errorf("before the first boot: %v", err)
 	}
 	start(t, l, kmsg.Record{Priority: 4, At: 1500 * time.Millisecond, Text: "first\nsecond"}, kmsg.Record{Priority: 0, Text: "third"})
 	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("in the first start: %v", err)
+		t.Errorf("during the first boot: %v", err)
 	}
 	// The clock was corrected meanwhile. The correction applies to earlier lines, too.
 	right := began.Add(time.Hour)
@@ -91,7 +91,7 @@ func same(t *testing.T, read func() ([]Line, error), want []Line) {
 // TestBounds checks that the newest lines are stored, in at most two files for each boot.
 func TestBounds(t *testing.T) {
 	l := newLog(t)
-	for range 2 { // the second time in one flood
+	for range 2 { // two boots each: one writes line by line, one writes a flood
 		if err := l.Begin(); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestBounds(t *testing.T) {
 			}
 		}
 		if size < 3*maxPart/2 || size > 5*maxPart {
-			t.Errorf("%d bytes are kept", size)
+			t.Errorf("%d bytes are stored", size)
 		}
 	}
 	if err := l.Begin(); err != nil {
@@ -125,7 +125,7 @@ func TestBounds(t *testing.T) {
 	}
 	for i := range lines[1:] {
 		if !lines[i].Time.Before(lines[i+1].Time) {
-			t.Fatalf("line %d comes after its next", i)
+			t.Fatalf("line %d is not older than the next line", i)
 		}
 	}
 }
@@ -171,7 +171,8 @@ func TestRunRecovers(t *testing.T) {
 	same(t, l.PreviousBoot, []Line{{began, 0, "kept"}, {began, 0, "last"}})
 }
 
-// TestSymlinks checks that neither the directory nor an entry in it is followed as a link.
+// TestSymlinks checks that no method follows a symbolic link that replaces the directory or an
+// entry of the directory.
 func TestSymlinks(t *testing.T) {
 	elsewhere := t.TempDir()
 	if err := os.Mkdir(filepath.Join(elsewhere, before), 0o700); err != nil {
@@ -189,16 +190,16 @@ func TestSymlinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Begin(); err == nil {
-		t.Error("begun")
+		t.Error("Begin follows the link")
 	}
 	if err := (&writer{}).write(l, []byte("x\n")); err == nil {
-		t.Error("written")
+		t.Error("write follows the link")
 	}
 	if _, err := l.PreviousBoot(); err == nil {
-		t.Error("read")
+		t.Error("PreviousBoot follows the link")
 	}
 	if _, err := l.SaveCrash(pstore); err == nil {
-		t.Error("a crash was kept")
+		t.Error("SaveCrash follows the link")
 	}
 	inner := newLog(t)
 	if err := inner.Begin(); err != nil {
@@ -209,7 +210,7 @@ func TestSymlinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := (&writer{}).write(inner, []byte("x\n")); err == nil {
-		t.Error("written by a link in the directory")
+		t.Error("write follows a link in the directory")
 	}
 	var names []string
 	err := filepath.WalkDir(elsewhere, func(name string, _ fs.DirEntry, err error) error {
@@ -217,17 +218,19 @@ func TestSymlinks(t *testing.T) {
 		return err
 	})
 	if err != nil || fmt.Sprint(names) != "[ /before /before/newer]" {
-		t.Errorf("%q, %v", names, err)
+		t.Errorf("the target of the link has the files %q, %v", names, err)
 	}
 }
 
+// TestCrash checks that SaveCrash stores the crash in pstore, in the order of its parts, and
+// empties pstore. The error of SaveCrash names the records that cannot be stored.
 func TestCrash(t *testing.T) {
 	l, pstore := newLog(t), t.TempDir()
 	if _, err := l.Crash(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before there was one: %v", err)
+		t.Errorf("Crash before the first crash: %v", err)
 	}
 	if had, err := l.SaveCrash(pstore); had || err != nil {
-		t.Errorf("of an empty store: %v, %v", had, err)
+		t.Errorf("SaveCrash of an empty pstore: %v, %v", had, err)
 	}
 	for name, text := range map[string]string{
 		"dmesg-efi_pstore-1": "Panic#2 Part1\n<0>[   12.5] Kernel panic - not syncing: Fatal exception\n<0>[   12.6] ---[ end ]---\n\x00",
@@ -245,7 +248,7 @@ func TestCrash(t *testing.T) {
 	}
 	had, err := l.SaveCrash(pstore)
 	if !had || err == nil || !strings.Contains(err.Error(), "efi_pstore-4.enc.z is compressed") || !strings.Contains(err.Error(), "efi_pstore-5 has 65537 bytes") {
-		t.Errorf("%v, %v", had, err)
+		t.Errorf("SaveCrash returns %v, %v", had, err)
 	}
 	want := []Line{
 		{began, 6, "no head"}, {began, 0, "Oops#1"}, {began, 6, "[   12.3] orlop: hello ?"}, {began, 0, "Panic#2"}, {began, 1, "[   12.4] RIP: 0010:x"},
@@ -254,14 +257,14 @@ func TestCrash(t *testing.T) {
 	same(t, l.Crash, want)
 	left, err := os.ReadDir(pstore)
 	if err != nil || len(left) != 1 { // console-ramoops-0 belongs to another program
-		t.Errorf("%v are left, %v", left, err)
+		t.Errorf("pstore still has %v, %v", left, err)
 	}
 	// An empty pstore does not delete the stored crash.
 	if had, err := l.SaveCrash(pstore); had || err != nil {
-		t.Errorf("%v, %v", had, err)
+		t.Errorf("SaveCrash of the emptied pstore: %v, %v", had, err)
 	}
 	same(t, l.Crash, want)
 	if text := encodeCrash([]record{{why: "Panic#1", text: strings.Repeat(strings.Repeat("x", 100)+"\n", 5000)}}); len(text) > maxCrash || len(decode(text)) < 1000 {
-		t.Errorf("%d bytes are kept of a long one", len(text))
+		t.Errorf("a long crash has %d encoded bytes", len(text))
 	}
 }

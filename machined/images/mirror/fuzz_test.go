@@ -11,7 +11,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// FuzzAsked parses arbitrary requests of a client: each name found is a valid image or digest.
+// FuzzAsked checks that a name which requestedName finds in an arbitrary request of a client is a
+// valid image name or digest.
 func FuzzAsked(f *testing.F) {
 	f.Add("/v2/library/nginx/manifests/1", "ns=docker.io")
 	f.Add("/v2/blobs/manifests/blobs/sha256:00", "")
@@ -30,7 +31,8 @@ func FuzzAsked(f *testing.F) {
 	})
 }
 
-// FuzzContent checks arbitrary answers of a mirror: an accepted manifest has the announced type.
+// FuzzContent checks that checkContent accepts a manifest from a mirror only if the manifest has
+// schema version 2 and the media type of the answer, or none.
 func FuzzContent(f *testing.F) {
 	f.Add([]byte(`{"schemaVersion":2}`), ocispec.MediaTypeImageManifest)
 	f.Add([]byte(`{"schemaVersion":2,"mediaType":"x"}`), "x")
@@ -42,7 +44,7 @@ func FuzzContent(f *testing.F) {
 		}
 		var m ocispec.Index
 		if err := json.Unmarshal(content, &m); err == nil && (m.SchemaVersion != 2 || m.MediaType != "" && m.MediaType != mediaType) {
-			t.Errorf("taken as %q: %+v", mediaType, m)
+			t.Errorf("accepted with the media type %q: %+v", mediaType, m)
 		}
 	})
 }

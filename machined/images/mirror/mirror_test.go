@@ -15,7 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// shelf is a source with blobs by name and by digest.
+// shelf is a source of images in memory.
 type shelf struct {
 	names map[string]string // contents by name
 	blobs map[string]string // contents by digest
@@ -44,7 +44,8 @@ func (s shelf) Open(_ context.Context, digest string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(content)), nil
 }
 
-// TestPull sends the requests of containerd.
+// TestPull sends requests as containerd does, and invalid requests, and checks the answers. A
+// request without the correct token is rejected.
 func TestPull(t *testing.T) {
 	manifest, layer := `{"a":"manifest"}`, "a layer"
 	s := shelf{
@@ -91,12 +92,13 @@ func TestPull(t *testing.T) {
 		r.Header.Set("Authorization", shown)
 		w := httptest.NewRecorder()
 		if h.ServeHTTP(w, r); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "manifest") {
-			t.Errorf("whoever shows %q gets %d %q", shown, w.Code, w.Body)
+			t.Errorf("with the header Authorization %q: %d %q", shown, w.Code, w.Body)
 		}
 	}
 }
 
-// TestBrokenOff: a client never takes a part for the whole.
+// TestBrokenOff checks that a client gets an error if the source fails within a blob, and does not
+// accept the first part as the complete blob.
 func TestBrokenOff(t *testing.T) {
 	sum := digest.FromString("a layer").String()
 	server := httptest.NewServer(Handler(shelf{blobs: map[string]string{sum: "a layer"}, fails: errors.New("the other machine is gone")}, "word"))

@@ -21,7 +21,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
-// The limits for tests. The pause after a failure (pause) is longer than a test.
+// The limits for tests. The field pause, the time for which a failed mirror is skipped, is longer
+// than a test.
 var (
 	// quick are the limits for servers that do not answer.
 	quick = limits{answer: 300 * time.Millisecond, pace: transfer.Pace{Stall: 300 * time.Millisecond, Window: time.Hour}, pause: time.Hour}
@@ -29,12 +30,14 @@ var (
 	patient = limits{answer: time.Hour, pace: transfer.Pace{Stall: time.Hour, Window: time.Hour}, pause: time.Hour}
 )
 
-// only is a set of upstreams with a single upstream, m.
-type only struct{ up Upstream }
+// oneUpstream is a set of upstreams with a single upstream, m.
+type oneUpstream struct{ up Upstream }
 
-func (o only) Upstream(path string) (Upstream, bool) { return o.up, strings.HasPrefix(path, "m/v2/") }
+func (o oneUpstream) Upstream(path string) (Upstream, bool) {
+	return o.up, strings.HasPrefix(path, "m/v2/")
+}
 
-// front is a handler in front of a mirror, with its reported failures.
+// front is the tested proxy in front of a mirror. It records the failures that the proxy reports.
 type front struct {
 	*httptest.Server
 	t    *testing.T
@@ -42,8 +45,8 @@ type front struct {
 	told []string
 }
 
-// before returns the handler in front of a mirror at an address.
-func before(t *testing.T, address string, l limits) *front {
+// newFront returns the proxy in front of a mirror at an address.
+func newFront(t *testing.T, address string, l limits) *front {
 	t.Helper()
 	f := &front{t: t}
 	at, err := url.Parse(address)
@@ -51,7 +54,7 @@ func before(t *testing.T, address string, l limits) *front {
 		t.Fatal(err)
 	}
 	up := Upstream{Name: "mirror.example.com", URL: *at, Client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
-	f.Server = httptest.NewServer(newProxy(only{up}, "word", func(name string, err error) {
+	f.Server = httptest.NewServer(newProxy(oneUpstream{up}, "word", func(name string, err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.told = append(f.told, name+" "+err.Error())
@@ -66,7 +69,8 @@ func (f *front) reasons() string {
 	return strings.Join(f.told, "; ")
 }
 
-// ask returns the status and the content of an answer.
+// ask sends a request to the proxy and returns the response and its content. The content is "cut
+// off" if it ends with an error, and an error text if there is no response.
 func (f *front) ask(method, path string, headers ...string) (*http.Response, string) {
 	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.t.Context(), method, f.URL+path, nil)
@@ -100,7 +104,9 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestThrough checks that requests and answers are forwarded unchanged.
+// TestThrough checks that the proxy forwards requests of clients and answers of the mirror
+// unchanged, and follows redirects. It rejects requests for other paths or servers, other methods,
+// and clients without the token.
 func TestThrough(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -124,7 +130,7 @@ func TestThrough(t *testing.T) {
 		}
 	}))
 	defer registry.Close()
-	f := before(t, registry.URL, patient)
+	f := newFront(t, registry.URL, patient)
 	for _, c := range []struct {
 		method, path string
 		headers      []string
@@ -160,10 +166,10 @@ func TestThrough(t *testing.T) {
 	}
 }
 
-// TestSilent checks a mirror that does not answer: the first request waits for the timeout, and the
-// next requests fail at once.
+// TestSilent checks a mirror that does not answer: the first request fails after the timeout, and
+// the next requests fail immediately.
 func TestSilent(t *testing.T) {
-	f := before(t, "http://"+silent(t), quick)
+	f := newFront(t, "http://"+silent(t), quick)
 	for range 20 {
 		response, content := f.ask("GET", "/through/m/v2/web/manifests/1")
 		if response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "mirror.example.com") || !strings.Contains(content, "did not answer") && !strings.Contains(content, "does not answer") {
@@ -181,7 +187,7 @@ func TestSilent(t *testing.T) {
 // TestSilentTLS checks that the timeout also applies to a mirror that accepts connections but does
 // not answer the TLS handshake.
 func TestSilentTLS(t *testing.T) {
-	f := before(t, "https://"+silent(t), quick)
+	f := newFront(t, "https://"+silent(t), quick)
 	if response, content := f.ask("HEAD", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway {
 		t.Errorf("%d %q", response.StatusCode, content)
 	}
@@ -190,8 +196,8 @@ func TestSilentTLS(t *testing.T) {
 	}
 }
 
-// TestGone checks that a mirror that accepts no connection is reported once, and tried again at
-// each request.
+// TestGone checks a mirror that accepts no connections: the failure is reported once, and each
+// request tries to connect to the mirror again.
 func TestGone(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -199,7 +205,7 @@ func TestGone(t *testing.T) {
 	}
 	address := l.Addr().String()
 	l.Close()
-	f := before(t, "http://"+address, patient)
+	f := newFront(t, "http://"+address, patient)
 	for range 2 {
 		if response, content := f.ask("GET", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "connection refused") {
 			t.Errorf("%d %q", response.StatusCode, content)
@@ -210,8 +216,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestSlow checks a mirror that was slow, because it had to fetch the image itself, and is
-// therefore skipped for some time. It is used again as soon as it answers a probe.
+// TestSlow checks a mirror that answers a request too late, for example because it has to fetch the
+// image itself. The proxy then skips the mirror, and uses it again as soon as it answers a probe.
 func TestSlow(t *testing.T) {
 	release := make(chan struct{})
 	var probes atomic.Int32
@@ -230,7 +236,7 @@ func TestSlow(t *testing.T) {
 	}))
 	defer registry.Close()
 	defer close(release)
-	f := before(t, registry.URL, quick)
+	f := newFront(t, registry.URL, quick)
 	if response, _ := f.ask("GET", "/through/m/v2/slow/manifests/1"); response.StatusCode != http.StatusBadGateway {
 		t.Fatalf("%d", response.StatusCode)
 	}
@@ -245,8 +251,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestStalled checks that the timeout applies to a mirror that stops within a file, and that the
-// client gets an error and not a shorter file.
+// TestStalled checks a mirror that stops sending within a file. After the timeout, the client gets
+// an error instead of a shorter file, and the proxy skips the mirror.
 func TestStalled(t *testing.T) {
 	release := make(chan struct{})
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -263,7 +269,7 @@ func TestStalled(t *testing.T) {
 	}))
 	defer registry.Close()
 	defer close(release)
-	f := before(t, registry.URL, limits{answer: patient.answer, pace: quick.pace, pause: quick.pause})
+	f := newFront(t, registry.URL, limits{answer: patient.answer, pace: quick.pace, pause: quick.pause})
 	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
 		t.Errorf("the client accepts %q as the complete file", content)
 	}
@@ -271,11 +277,12 @@ func TestStalled(t *testing.T) {
 		t.Errorf("the reported failures are %q", got)
 	}
 	if response, _ := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); response.StatusCode != http.StatusBadGateway {
-		t.Errorf("the mirror is called again: %d", response.StatusCode)
+		t.Errorf("the proxy does not skip the mirror: status %d", response.StatusCode)
 	}
 }
 
-// TestPage checks that a web page is rejected, regardless of its status.
+// TestPage checks that the proxy rejects an answer that is a web page, for example the sign-in page
+// of a network.
 func TestPage(t *testing.T) {
 	kind := ""
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -290,7 +297,7 @@ func TestPage(t *testing.T) {
 		{"text/html", 502}, {"text/html; charset=utf-8", 502}, {"TEXT/HTML", 502}, {"application/xhtml+xml", 502},
 	} {
 		kind = c.kind
-		f := before(t, registry.URL, patient)
+		f := newFront(t, registry.URL, patient)
 		for _, method := range []string{"HEAD", "GET"} {
 			if response, _ := f.ask(method, "/through/m/v2/web/manifests/1"); response.StatusCode != c.status {
 				t.Errorf("%s %s: %d, want %d", method, c.kind, response.StatusCode, c.status)
@@ -314,28 +321,28 @@ func TestAnswers(t *testing.T) {
 	manifest, blob := "/through/m/v2/web/manifests/", "/through/m/v2/web/blobs/"
 	for _, c := range []struct {
 		name, path, mediaType, named, content string
-		why                                   string // part of the failure; empty: forwarded
+		why                                   string // part of the failure; empty: there is none
 	}{
 		{"a manifest", manifest + "1", index, by, good, ""},
-		{"with a parameter", manifest + "1", index + "; charset=utf-8", "", good, ""},
-		{"by its digest", manifest + by, index, by, good, ""},
-		{"of Docker", manifest + "1", docker, "", `{"schemaVersion":2}`, ""},
+		{"a type with a parameter", manifest + "1", index + "; charset=utf-8", "", good, ""},
+		{"a manifest by its digest", manifest + by, index, by, good, ""},
+		{"a manifest of Docker", manifest + "1", docker, "", `{"schemaVersion":2}`, ""},
 		{"text", manifest + "1", "text/plain", "", "sign in", "of the type text/plain instead of a manifest"},
 		{"without a type", manifest + "1", "", "", good, "without a type instead of a manifest"},
 		{"JSON", manifest + "1", "application/json", "", portal, "of the type application/json"},
 		{"an attachment", manifest + "1", "application/octet-stream", "", good, "of the type application/octet-stream"},
 		{"schema 1", manifest + "1", "application/vnd.docker.distribution.manifest.v1+json", "", `{"schemaVersion":1}`, "of the type application/vnd.docker.distribution.manifest.v1+json"},
-		{"a page with the type", manifest + "1", index, "", "<html>", "it is not JSON"},
-		{"JSON with the type", manifest + "1", index, "", portal, "its schemaVersion is 0"},
+		{"a web page with the type of a manifest", manifest + "1", index, "", "<html>", "it is not JSON"},
+		{"other JSON with the type of a manifest", manifest + "1", index, "", portal, "its schemaVersion is 0"},
 		{"two types", manifest + "1", docker, "", good, "of the type " + index + ", and calls it " + docker},
 		{"another manifest", manifest + by, index, "", good + " ", "another content than " + by},
-		{"another digest", manifest + by, index, digest.FromString("x").String(), good, "instead of " + by},
-		{"not its own digest", manifest + "1", index, digest.FromString("x").String(), good, "another content than"},
-		{"endless", manifest + "1", index, "", good + strings.Repeat(" ", maxManifest), "more than 4096 KiB"},
+		{"another digest in the header", manifest + by, index, digest.FromString("x").String(), good, "instead of " + by},
+		{"a wrong digest in the header", manifest + "1", index, digest.FromString("x").String(), good, "another content than"},
+		{"a manifest that is too large", manifest + "1", index, "", good + strings.Repeat(" ", maxManifest), "more than 4096 KiB"},
 		{"a blob", blob + digest.FromString("abc").String(), "text/plain", "", "abc", ""},
 		{"a large blob", blob + digest.FromString(strings.Repeat("x", smallBlob+1)).String(), "", "", strings.Repeat("x", smallBlob+1), ""},
 		{"another blob", blob + digest.FromString("abc").String(), "application/octet-stream", "", "sign in", "another content than"},
-		{"a page for a blob", blob + digest.FromString("abc").String(), "text/html", "", "sign in", "web page"},
+		{"a web page for a blob", blob + digest.FromString("abc").String(), "text/html", "", "sign in", "web page"},
 	} {
 		registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header()["Content-Type"] = nil
@@ -348,7 +355,7 @@ func TestAnswers(t *testing.T) {
 			w.Header().Set("Content-Length", strconv.Itoa(len(c.content)))
 			fmt.Fprint(w, c.content)
 		}))
-		f := before(t, registry.URL, patient)
+		f := newFront(t, registry.URL, patient)
 		response, content := f.ask("GET", c.path)
 		switch got := f.reasons(); {
 		case c.why == "" && (response.StatusCode != 200 || content != c.content || got != ""):
@@ -360,8 +367,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestEncoding checks that a mirror that can compress gets a request for uncompressed content, and
-// that the client gets status 502 if the answer is compressed nevertheless.
+// TestEncoding checks that the proxy requests uncompressed content from a mirror, although
+// containerd accepts compressed content. If the mirror compresses its answer in any case (always),
+// the client gets status 502.
 func TestEncoding(t *testing.T) {
 	content := `{"schemaVersion":2,"mediaType":"` + ocispec.MediaTypeImageIndex + `","manifests":[]}`
 	for _, always := range []bool{false, true} {
@@ -381,7 +389,7 @@ func TestEncoding(t *testing.T) {
 			z.Close()
 		}))
 		for _, target := range []string{"web/manifests/1", "moved/manifests/1", "web/manifests/" + digest.FromString(content).String(), "web/blobs/" + digest.FromString(content).String()} {
-			f := before(t, registry.URL, patient)
+			f := newFront(t, registry.URL, patient)
 			// the header that containerd sends
 			response, got := f.ask("GET", "/through/m/v2/"+target, "Accept-Encoding", "zstd;q=1.0, gzip;q=0.8, deflate;q=0.5")
 			switch why := f.reasons(); {
@@ -395,8 +403,9 @@ func TestEncoding(t *testing.T) {
 	}
 }
 
-// TestUnknownLength checks a blob of unknown length that does not match its digest: the client gets
-// an error before the end, and the mirror is skipped for some time.
+// TestUnknownLength checks blobs if the mirror does not announce their length. If such a blob does
+// not match its digest, the client gets an error before the end of the blob, and the proxy skips
+// the mirror for some time.
 func TestUnknownLength(t *testing.T) {
 	content := strings.Repeat("x", smallBlob+1)
 	var probes atomic.Int32
@@ -409,7 +418,7 @@ func TestUnknownLength(t *testing.T) {
 		fmt.Fprint(w, content)
 	}))
 	defer registry.Close()
-	f := before(t, registry.URL, patient)
+	f := newFront(t, registry.URL, patient)
 	if _, got := f.ask("GET", "/through/m/v2/web/blobs/"+digest.FromString(content).String()); got != content {
 		t.Errorf("%.80q", got)
 	}
@@ -419,10 +428,11 @@ func TestUnknownLength(t *testing.T) {
 	if got := f.reasons(); got != "mirror.example.com "+errOther.Error() {
 		t.Errorf("the reported failures are %q", got)
 	}
-	// The mirror must get no probe, because its answer to a probe would end this time at once.
+	// The proxy must send no probe, because it would use the mirror again after the answer to a
+	// probe.
 	for range 200 {
 		if response, _ := f.ask("GET", "/through/m/v2/web/blobs/"+digest.FromString(content).String()); response.StatusCode != http.StatusBadGateway {
-			t.Fatalf("the mirror is called again: %d, after %d probes", response.StatusCode, probes.Load())
+			t.Fatalf("the proxy does not skip the mirror: status %d, after %d probes", response.StatusCode, probes.Load())
 		}
 	}
 	if n := probes.Load(); n != 0 {
@@ -430,9 +440,9 @@ func TestUnknownLength(t *testing.T) {
 	}
 }
 
-// TestTrickle checks that the request to a mirror with an endless answer is cancelled. If the
-// answer is a manifest, the next mirror is tried. If it is a blob, the client gets an error before
-// the end.
+// TestTrickle checks that the proxy cancels its request if the answer of a mirror is too slow and
+// does not end. In place of a manifest, the client gets status 502, and can try the next mirror. In
+// a blob, the client gets an error before the end.
 func TestTrickle(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
@@ -447,11 +457,11 @@ func TestTrickle(t *testing.T) {
 		}
 	}))
 	defer registry.Close()
-	f := before(t, registry.URL, limits{answer: patient.answer, pace: transfer.Pace{Stall: 300 * time.Millisecond, Window: time.Hour}, pause: time.Nanosecond})
+	f := newFront(t, registry.URL, limits{answer: patient.answer, pace: transfer.Pace{Stall: 300 * time.Millisecond, Window: time.Hour}, pause: time.Nanosecond})
 	if response, content := f.ask("GET", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "does not answer completely within 300ms") {
 		t.Errorf("%d %q", response.StatusCode, content)
 	}
-	f = before(t, registry.URL, limits{answer: patient.answer, pace: transfer.Pace{Stall: time.Hour, Window: 300 * time.Millisecond, MinBytes: 1 << 20}, pause: time.Nanosecond})
+	f = newFront(t, registry.URL, limits{answer: patient.answer, pace: transfer.Pace{Stall: time.Hour, Window: 300 * time.Millisecond, MinBytes: 1 << 20}, pause: time.Nanosecond})
 	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
 		t.Errorf("the client accepts %.80q as the complete file", content)
 	}
@@ -460,14 +470,14 @@ func TestTrickle(t *testing.T) {
 	}
 }
 
-// TestReasons checks that the text of an error does not contain the URL of the request, because its
-// query may contain secrets.
+// TestReasons checks that the error that a client gets does not contain the URL of the request,
+// because the query of the URL may contain secrets.
 func TestReasons(t *testing.T) {
-	f := before(t, "http://127.0.0.1:1", patient)
+	f := newFront(t, "http://127.0.0.1:1", patient)
 	if _, content := f.ask("GET", "/through/m/v2/web/manifests/1?secret=x"); strings.Contains(content, "secret") {
 		t.Errorf("%q", content)
 	}
 	if f.reasons() == "" {
-		t.Errorf("%q", f.reasons())
+		t.Errorf("no failure is reported: %q", f.reasons())
 	}
 }

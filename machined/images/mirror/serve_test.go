@@ -49,8 +49,8 @@ func dial(t *testing.T, address string) net.Conn {
 	return c
 }
 
-// pull requests a blob over a connection. It returns the status and whether the server keeps the
-// connection open.
+// pull requests a blob over a connection. It returns the status, and kept is true if the server
+// does not close the connection after the answer.
 func pull(c net.Conn, blob, token string) (status int, kept bool, err error) {
 	if _, err := fmt.Fprintf(c, "GET /v2/a/blobs/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", blob, token); err != nil {
 		return 0, false, err
@@ -63,15 +63,16 @@ func pull(c net.Conn, blob, token string) (status int, kept bool, err error) {
 	return r.StatusCode, !r.Close, errors.Join(err, r.Body.Close())
 }
 
-// ended waits for the end of a connection, and reports whether it came in time.
+// ended waits until the server closes a connection. It returns false if the connection is still
+// open at its deadline.
 func ended(c net.Conn) bool {
 	_, err := c.Read(make([]byte, 1))
 	e := net.Error(nil)
 	return err != nil && !(errors.As(err, &e) && e.Timeout())
 }
 
-// TestSilentConnections checks that many silent connections do not block the container runtime, on
-// an open connection or on a new one.
+// TestSilentConnections checks that many connections without a request do not block the container
+// runtime: it can still use its open connection, and a new connection.
 func TestSilentConnections(t *testing.T) {
 	address, blob := serving(t, loopback.Limits{Clients: 4, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	first := dial(t, address)
@@ -97,8 +98,8 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// TestStrangersAreClosed checks that a client without the token gets a single answer, and that its
-// connection is then closed. It also checks the limit of clients with the token.
+// TestStrangersAreClosed checks that the server answers a single request of a client without the
+// token, and then closes the connection. It also checks the limit of clients with the token.
 func TestStrangersAreClosed(t *testing.T) {
 	address, blob := serving(t, loopback.Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	stranger := dial(t, address)

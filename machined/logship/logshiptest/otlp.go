@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 )
 
-// ServeHTTP serves the connections of the receiver by HTTP.
+// ServeHTTP lets the receiver serve HTTP over TLS, with the handler h, instead of lines.
 func (r *Receiver) ServeHTTP(h http.Handler) {
 	server := http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	r.Serve = func(raw net.Conn) { _ = server.Serve(&single{tls.Server(raw, r.TLS)}) }
@@ -23,7 +23,7 @@ func (r *Receiver) ServeHTTP(h http.Handler) {
 // single is a listener with one connection.
 type single struct{ net.Conn }
 
-// Accept returns the connection, then an error.
+// Accept returns the connection at the first call, and an error after that.
 func (s *single) Accept() (net.Conn, error) {
 	if s.Conn == nil {
 		return nil, net.ErrClosed
@@ -39,7 +39,8 @@ func (s *single) Close() error { return nil }
 // Addr implements net.Listener.
 func (s *single) Addr() net.Addr { return &net.TCPAddr{} }
 
-// ReceiveOTLP passes each record of OTLP to Line, as a JSON line.
+// ReceiveOTLP lets the receiver receive OTLP over HTTP. It calls Line with each record, as a JSON
+// line.
 func (r *Receiver) ReceiveOTLP() {
 	r.ServeHTTP(otlptest.Handler(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
 		for _, line := range otlptest.Lines(request) {

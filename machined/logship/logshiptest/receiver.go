@@ -15,20 +15,20 @@ import (
 // Receiver receives lines over TLS. A single goroutine calls its methods, and changes its fields
 // only before Start.
 type Receiver struct {
-	CA  *pki.CA // issuer of its certificate
+	CA  *pki.CA // the issuer of the receiver's certificate
 	TLS *tls.Config
-	// Line gets each complete line. Several connections call it at a time.
+	// Line is called with each complete line, by several connections at a time.
 	Line func(line string)
-	// Serve serves a connection and closes it. The default calls Line.
+	// Serve serves a connection and closes it. The default reads lines and calls Line.
 	Serve func(raw net.Conn)
 
 	listen func() (net.Listener, error)
-	socket net.Listener // of the last start
+	socket net.Listener // the listener of the last start
 	mu     sync.Mutex
 	open   map[net.Conn]bool
 }
 
-// New returns a receiver that has a certificate for spec. Each start calls listen.
+// New returns a receiver that has a certificate for spec. Each call of Start calls listen.
 func New(listen func() (net.Listener, error), spec pki.Spec) (*Receiver, error) {
 	ca, err := pki.NewCA("receivers", time.Hour)
 	if err != nil {
@@ -73,10 +73,11 @@ func (r *Receiver) Start() error {
 	return nil
 }
 
-// Addr returns the address of the last start.
+// Addr returns the address of the listener of the last start.
 func (r *Receiver) Addr() net.Addr { return r.socket.Addr() }
 
-// readLines reads a connection to its end, and closes it. A sender repeats an incomplete line.
+// readLines reads a connection to its end, and closes it. It ignores an incomplete last line,
+// because the sender sends this line again.
 func (r *Receiver) readLines(raw net.Conn) {
 	conn := tls.Server(raw, r.TLS)
 	defer conn.Close()
@@ -89,9 +90,10 @@ func (r *Receiver) readLines(raw net.Conn) {
 	}
 }
 
-// Kill ends the receiver like SIGKILL: the kernel closes its sockets, even with unread bytes.
+// Kill closes all sockets of the receiver, even with unread bytes, as the kernel does after
+// SIGKILL.
 func (r *Receiver) Kill() {
-	_ = r.socket.Close() // no data were sent
+	_ = r.socket.Close() // a listener has no data that could be lost
 	r.CloseConnections()
 }
 
@@ -100,7 +102,7 @@ func (r *Receiver) CloseConnections() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c := range r.open {
-		_ = c.Close() // the test expects the loss of data
+		_ = c.Close() // the tests expect that unread data are lost
 	}
 	clear(r.open)
 }

@@ -27,7 +27,7 @@ import (
 // with success.
 type otlpReceiver struct {
 	*logshiptest.Receiver
-	lines *cell.Cell[[]otlptest.Line] // of successful requests
+	lines *cell.Cell[[]otlptest.Line] // the lines of successful requests
 	asked *cell.Cell[int]             // number of requests
 }
 
@@ -52,7 +52,7 @@ func newOTLPReceiver(t *testing.T, answers ...int) *otlpReceiver {
 	return r
 }
 
-// sender returns a sender with short delays.
+// sender returns a sender to this receiver, with short delays. Its sources are the stores from.
 func (r *otlpReceiver) sender(t *testing.T, cursors string, events *cell.Cell[[]string], from ...*store) *Sender {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -72,7 +72,7 @@ func (r *otlpReceiver) sender(t *testing.T, cursors string, events *cell.Cell[[]
 	return s
 }
 
-// sendTo starts a sender, and returns it with a function that stops it.
+// sendTo starts a sender to this receiver, and returns the sender and a function that stops it.
 func (r *otlpReceiver) sendTo(t *testing.T, cursors string, events *cell.Cell[[]string], from *store) (*Sender, func()) {
 	t.Helper()
 	s := r.sender(t, cursors, events, from)
@@ -81,7 +81,7 @@ func (r *otlpReceiver) sendTo(t *testing.T, cursors string, events *cell.Cell[[]
 	return s, stop
 }
 
-// wait waits until the receiver has n lines, and returns their numbers.
+// wait waits until the receiver has n lines or more, and returns their numbers.
 func (r *otlpReceiver) wait(t *testing.T, n int) (numbers []uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -106,8 +106,8 @@ func upTo(n uint64) (all []uint64) {
 	return all
 }
 
-// TestPassEvents checks that alternating failures and successes of requests cause few events, and
-// that a loss after a longer connection is an event again.
+// TestPassEvents checks that requests which alternately fail and succeed add only two events, a
+// loss and a connection. A loss after a longer time with a connection (quiet) adds an event again.
 func TestPassEvents(t *testing.T) {
 	const refused = http.StatusServiceUnavailable
 	r := newOTLPReceiver(t, refused, http.StatusOK, refused, http.StatusOK, refused, http.StatusOK, refused)
@@ -135,8 +135,8 @@ func TestPassEvents(t *testing.T) {
 	}
 }
 
-// TestBatches checks that refused records are sent again, that an accepted record is sent once, and
-// that another sender with the same cursors continues.
+// TestBatches checks that records are sent again after the statuses 503 and 401, and that accepted
+// records are sent once. A second sender with the same cursors continues after the last record.
 func TestBatches(t *testing.T) {
 	r := newOTLPReceiver(t, http.StatusServiceUnavailable, http.StatusUnauthorized)
 	from, events, cursors := newStore("audit", "", 1000), cell.New([]string(nil)), filepath.Join(t.TempDir(), "archive.json")
@@ -166,7 +166,8 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// TestRejected checks that rejected records are counted, reported once, and not sent again.
+// TestRejected checks that records which the receiver rejects with status 400 are counted and not
+// sent again, and that two rejections add only one event.
 func TestRejected(t *testing.T) {
 	r := newOTLPReceiver(t, http.StatusBadRequest, http.StatusBadRequest)
 	from, events := newStore("audit", "", 1000), cell.New([]string(nil))
@@ -176,7 +177,7 @@ func TestRejected(t *testing.T) {
 	defer cancel()
 	_, err := cell.Wait(ctx, r.asked, func(n int) bool { return n >= 2 })
 	check(t, err)
-	// Batches can be smaller than maxBatch. The receiver then also gets accepted records.
+	// A batch can be smaller than maxBatch. Then the records of a third batch are accepted.
 	from.add(1)
 	_, err = cell.Wait(ctx, r.lines, func(all []otlptest.Line) bool {
 		return len(all) > 0 && all[len(all)-1].Number == maxBatch*2+1
@@ -197,7 +198,7 @@ func TestRejected(t *testing.T) {
 func TestLastBatch(t *testing.T) {
 	r := newOTLPReceiver(t)
 	s := r.sender(t, "", cell.New([]string(nil)))
-	s.times.gather = testTimeout // no batch is due before the end
+	s.times.gather = testTimeout // gather waits for more records until its context ends
 	ctx, cancel := context.WithCancel(t.Context())
 	lines, gathered := make(chan Record), make(chan []Record)
 	go func() { gathered <- s.gather(ctx, lines) }()

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 )
 
-// TestForms: the output follows RFC 5424 (6), RFC 5425 (4.3) and docs/decisions/0024-shipping.md.
+// TestForms checks the forms of a record as JSON and as syslog. They follow RFC 5424 (section 6),
+// RFC 5425 (section 4.3) and docs/decisions/0024-shipping.md.
 func TestForms(t *testing.T) {
 	at := time.Date(2026, 5, 4, 5, 2, 1, 3_000_999, time.FixedZone("", 2*60*60))
 	const boot = "0a3f5c52-7b1e-4a57-9d1c-5f1f8f8f8f8f"
@@ -31,12 +32,12 @@ func TestForms(t *testing.T) {
 			`{"machine":"m1","boot":"` + boot + `","source":"services/apid","number":1,"time":"2026-05-04T03:02:01.003000999Z","severity":"info","kind":"log","text":"up\u001b[0m"}` + "\n",
 			`111 <30>1 2026-05-04T03:02:01.003000Z m1 apid ` + boot + ` log [meta sequenceId="1"] ` + "up\x1b[0m",
 		},
-		{ // a kernel record of several lines; the number exceeds a sequenceId
+		{ // a kernel record of several lines, with a number above the maximum of sequenceId
 			Record{Source: "kernel", Boot: "b", Number: 1<<31 + 1, Time: at, Facility: 0, Severity: 0, App: "kernel", Kind: "log", Text: "a\nb"},
 			`{"machine":"m1","boot":"b","source":"kernel","number":2147483649,"time":"2026-05-04T03:02:01.003000999Z","severity":"emergency","kind":"log","text":"a\nb"}` + "\n",
 			`74 <0>1 2026-05-04T03:02:01.003000Z m1 kernel b log [meta sequenceId="2"] a` + "\nb",
 		},
-		{ // fields that do not fit into the header
+		{ // fields with characters or a length that the header of syslog does not permit
 			Record{Source: "events", Boot: "b", Number: 9, Missed: 3, Time: at, Facility: 3, Severity: 4, App: "ma chined\n", Kind: "a-kind-that-is-longer-than-32-octets", Text: ""},
 			`{"machine":"m1","boot":"b","source":"events","number":9,"time":"2026-05-04T03:02:01.003000999Z","severity":"warning","kind":"a-kind-that-is-longer-than-32-octets","missed":3,"text":""}` + "\n",
 			`105 <28>1 2026-05-04T03:02:01.003000Z m1 ma_chined_ b a-kind-that-is-longer-than-32-oc [meta sequenceId="9"] `,
@@ -49,14 +50,16 @@ func TestForms(t *testing.T) {
 			t.Errorf("got  %q\nwant %q", got, c.syslog)
 		}
 	}
-	// A record comes out of the envelope byte for byte, because digests cover these bytes.
+	// The text of a record is unchanged after decoding, byte for byte, because digests cover the
+	// text.
 	var got struct{ Text string }
 	if err := json.Unmarshal(JSON("m1", Record{Text: call}), &got); err != nil || got.Text != call {
 		t.Errorf("%v: %s", err, got.Text)
 	}
 }
 
-// TestOTLP: records of OTLP have the fields of JSON, in the form of OTLP, and the text unchanged.
+// TestOTLP checks that records of OTLP have the same fields as the JSON form, and the unchanged
+// text. Only records of the audit log have the attribute before.
 func TestOTLP(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	got := OTLP("m1", []Record{

@@ -7,6 +7,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
+// TestReleasedCursors checks that this version reads the cursors that released versions have
+// stored, and stores them in the same form.
 func TestReleasedCursors(t *testing.T) {
 	was := New(Config{Name: "first", Cursors: filepath.Join(releasedtest.Copy(t, "."), "first")})
 	if err := was.load(); err != nil {

@@ -23,10 +23,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// testTimeout is the timeout of each step in these tests on a slow computer.
+// testTimeout is the timeout of each step in these tests. It is long, because the computer may be
+// slow.
 const testTimeout = time.Minute
 
-// store holds the last lines of a source: at most keep lines.
+// store contains the lines of a source. It retains the last lines, at most keep of them.
 type store struct {
 	name, boot string
 	keep       int
@@ -77,14 +78,14 @@ func (s *store) source() Source {
 	}
 }
 
-// got is a line that a receiver got, before or after its restarts.
+// got is a line that a receiver has received.
 type got struct {
 	Source         string
 	Number, Missed uint64
-	conn           int // number of its connection, from 1
+	conn           int // the number of the connection, from 1
 }
 
-// manners is how a receiver reacts to the close of a connection.
+// manners says what a receiver does after the sender has closed its side of a connection.
 type manners int
 
 const (
@@ -93,18 +94,18 @@ const (
 	mute                  // neither closes nor resets the connection
 )
 
-// receiver accepts JSON lines.
+// receiver is a receiver of JSON lines. A test can stop, restart and block it.
 type receiver struct {
 	*logshiptest.Receiver
 	t     *testing.T
 	lines *cell.Cell[[]got]
 	conns *cell.Cell[int] // number of accepted connections
-	sent  *cell.Cell[int] // number of lines sent to it
+	sent  *cell.Cell[int] // number of lines that its senders have encoded
 
 	mu      sync.Mutex
 	addr    string // empty before the first start
 	manners manners
-	hanging chan struct{} // closed when the hanging receiver is killed; nil if it does not hang
+	hanging chan struct{} // not nil while the receiver hangs; the method kill closes it
 }
 
 func newReceiver(t *testing.T) *receiver {
@@ -127,7 +128,7 @@ func (r *receiver) start() {
 	r.addr = r.Addr().String()
 }
 
-// take reads a connection to its end and closes it.
+// take reads the lines of a connection to its end, and then acts according to the manners.
 func (r *receiver) take(raw net.Conn) {
 	if !r.awake() {
 		return
@@ -144,7 +145,7 @@ func (r *receiver) take(raw net.Conn) {
 		if r.awake() {
 			line, err = lines.ReadBytes('\n')
 		}
-		if err != nil || !r.awake() { // the sender sends an incomplete line again
+		if err != nil || !r.awake() { // an incomplete line is ignored; the sender sends it again
 			r.mu.Lock()
 			manners := r.manners
 			r.mu.Unlock()
@@ -165,13 +166,14 @@ func (r *receiver) take(raw net.Conn) {
 	}
 }
 
-func (r *receiver) behave(how manners) {
+// behave sets the manners for all connections.
+func (r *receiver) behave(m manners) {
 	r.mu.Lock()
-	r.manners = how
+	r.manners = m
 	r.mu.Unlock()
 }
 
-// times returns how often the receiver got a line.
+// times returns how often the receiver has received the line with this number.
 func (r *receiver) times(number uint64) (n int) {
 	all, _ := r.lines.Get()
 	for _, g := range all {
@@ -182,17 +184,18 @@ func (r *receiver) times(number uint64) (n int) {
 	return n
 }
 
-// waitTimes waits until a line has come `want` times.
+// waitTimes waits until the receiver has received the line with this number want times.
 func (r *receiver) waitTimes(number uint64, want int) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
 	defer cancel()
 	if all, err := cell.Wait(ctx, r.lines, func([]got) bool { return r.times(number) >= want }); err != nil {
-		r.t.Fatalf("line %d has not come %d times: %v", number, want, all)
+		r.t.Fatalf("line %d was not received %d times: %v", number, want, all)
 	}
 }
 
-// awake waits while the receiver hangs; it returns false after the kill.
+// awake returns true if the receiver does not hang. Otherwise it waits until the receiver is
+// killed, and returns false.
 func (r *receiver) awake() bool {
 	r.mu.Lock()
 	hanging := r.hanging
@@ -203,7 +206,7 @@ func (r *receiver) awake() bool {
 	return hanging == nil
 }
 
-// hang stops all reads, without a sign to the sender, until the receiver is killed.
+// hang stops all reads until the receiver is killed. The connections stay open.
 func (r *receiver) hang() {
 	r.mu.Lock()
 	r.hanging = make(chan struct{})
@@ -221,7 +224,8 @@ func (r *receiver) kill() {
 	}
 }
 
-// wait waits for a line of a source. It returns all lines that the receiver got.
+// wait waits until the receiver has the line with this number of a source. It returns all lines
+// that the receiver has.
 func (r *receiver) wait(source string, number uint64) []got {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
@@ -230,12 +234,14 @@ func (r *receiver) wait(source string, number uint64) []got {
 		return slices.ContainsFunc(all, func(g got) bool { return g.Source == source && g.Number == number && g.Missed == 0 })
 	})
 	if err != nil {
-		r.t.Fatalf("line %d of %s has not come: %v", number, source, all)
+		r.t.Fatalf("line %d of %s was not received: %v", number, source, all)
 	}
 	return all
 }
 
-// settle waits until the receiver has accepted a connection after the connection of the last line.
+// settle waits until the receiver has accepted a connection after that of the last line, so the
+// sender has replaced the connection. A receiver that closes connections in order has then
+// confirmed the lines of the former connection.
 func (r *receiver) settle() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
@@ -293,12 +299,12 @@ func run(t *testing.T, s *Sender) (stop func()) {
 		select {
 		case <-ended:
 		case <-time.After(testTimeout):
-			t.Fatal("it does not end")
+			t.Fatal("the sender does not end within the timeout")
 		}
 	}
 }
 
-// firsts returns the numbers of a source in the order of their first arrival.
+// firsts returns the line numbers of a source in the order in which they first arrived.
 func firsts(all []got, source string) (numbers []uint64) {
 	seen := map[uint64]bool{}
 	for _, g := range all {
@@ -317,9 +323,9 @@ func oneTo(n int) (numbers []uint64) {
 	return numbers
 }
 
-// TestNothingIsLost checks that each line arrives at least once, and that the first arrivals are in
-// order. The receiver hangs while its socket contains lines that TCP has acknowledged; it is killed
-// and restarts. Later it is killed again during a read.
+// TestNothingIsLost checks that each line arrives at least once, and that the lines first arrive in
+// order. The receiver hangs while its socket contains lines that TCP has acknowledged, is killed
+// and restarts. Later, it is killed again while it reads.
 func TestNothingIsLost(t *testing.T) {
 	r := newReceiver(t)
 	audit, service := newStore("audit", "", 1000), newStore("services/x", "b", 1000)
@@ -329,7 +335,7 @@ func TestNothingIsLost(t *testing.T) {
 	service.add(10)
 	r.wait("services/x", 10)
 	r.wait("audit", 100)
-	r.settle() // all lines are delivered
+	r.settle() // the delivery of all lines is confirmed
 
 	r.hang()
 	audit.add(100)
@@ -374,9 +380,9 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestTakenOnce checks that a correct receiver gets no line twice, although the connection is
-// replaced several times. A new sender continues after the last delivered line of the source audit,
-// whose numbers continue over boots.
+// TestTakenOnce checks that a receiver which closes connections in order gets no line twice,
+// although the sender replaces the connection several times. A new sender continues after the last
+// delivered line of the source audit, because the numbers of this source continue over boots.
 func TestTakenOnce(t *testing.T) {
 	r := newReceiver(t)
 	audit, events := newStore("audit", "", 1000), newStore("events", "b", 1000)
@@ -414,8 +420,9 @@ func TestTakenOnce(t *testing.T) {
 	}
 }
 
-// TestImpolite checks the lines for a receiver that never closes a connection. The sender sends
-// them twice until it has detected this behavior. After that, it sends each line once.
+// TestImpolite checks which lines are sent twice to a receiver that never closes a connection. The
+// sender sends the line of the first connection again, because the receiver has not confirmed it.
+// After that, the sender has detected this behavior, and sends each line once.
 func TestImpolite(t *testing.T) {
 	r := newReceiver(t)
 	r.behave(mute)
@@ -434,7 +441,7 @@ func TestImpolite(t *testing.T) {
 	stop()
 	for n, want := range map[uint64]int{1: 2, 2: 1, 5: 1, 6: 1} {
 		if have := r.times(n); have != want {
-			t.Errorf("line %d came %d times; want %d", n, have, want)
+			t.Errorf("line %d was received %d times; want %d", n, have, want)
 		}
 	}
 	if p := s.State().Problem; !strings.Contains(p, "never closes a connection in order") {
@@ -442,11 +449,11 @@ func TestImpolite(t *testing.T) {
 	}
 }
 
-// TestNoReceipt checks that only an orderly close confirms the delivery of lines whose numbers
-// continue over boots. A reset confirms nothing. The absence of a close confirms nothing, either,
-// if the receiver has ever closed a connection in order, even before the start of this sender.
+// TestNoReceipt checks that only an orderly close of the connection confirms the delivery of lines
+// whose numbers continue over boots. A reset does not confirm it. A missing close does not, either,
+// if the receiver has closed an earlier connection in order, even for another sender.
 func TestNoReceipt(t *testing.T) {
-	for _, how := range []manners{resets, mute} {
+	for _, m := range []manners{resets, mute} {
 		r := newReceiver(t)
 		audit := newStore("audit", "", 1000)
 		cursors := filepath.Join(t.TempDir(), "archive.json")
@@ -456,7 +463,7 @@ func TestNoReceipt(t *testing.T) {
 		r.wait("audit", 1)
 		r.settle()
 		stop()
-		r.behave(how)
+		r.behave(m)
 		audit.add(1)
 		s, _ = r.sender(cursors, audit)
 		s.times.answer, s.times.shutdown = 20*time.Millisecond, 20*time.Millisecond
@@ -478,8 +485,8 @@ func TestNoReceipt(t *testing.T) {
 	}
 }
 
-// TestQuiet checks that a receiver that closes idle connections gets later lines, and that no
-// failure is reported.
+// TestQuiet checks that a receiver may close idle connections: it gets the lines that are added
+// later, and no failure is reported.
 func TestQuiet(t *testing.T) {
 	r := newReceiver(t)
 	audit := newStore("audit", "", 1000)
@@ -507,7 +514,8 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestCursorsNull checks that a file of cursors with "null" is treated like a missing file.
+// TestCursorsNull checks that a file of cursors that contains no cursors, for example "null", has
+// the same effect as a missing file.
 func TestCursorsNull(t *testing.T) {
 	r := newReceiver(t)
 	audit := newStore("audit", "", 1000)
@@ -523,7 +531,9 @@ func TestCursorsNull(t *testing.T) {
 	}
 }
 
-// TestGap checks that dropped lines are reported to the receiver and in the state.
+// TestGap checks that lines which the store drops while the receiver is away are reported to the
+// receiver (Missed) and counted in the state. Lines from before the first connection are not
+// counted.
 func TestGap(t *testing.T) {
 	r := newReceiver(t)
 	events := newStore("events", "b", 10)
@@ -532,7 +542,7 @@ func TestGap(t *testing.T) {
 	defer run(t, s)()
 	all := r.wait("events", 100)
 	if slices.ContainsFunc(all, func(g got) bool { return g.Missed > 0 }) {
-		t.Errorf("lines from before the first connection count as missed: %v", all)
+		t.Errorf("lines from before the first connection are reported as missed: %v", all)
 	}
 	r.settle()
 	r.kill()
@@ -548,7 +558,7 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// TestBatch checks that one write sends the waiting lines, up to batchSize.
+// TestBatch checks that a single call of write sends the waiting lines, at most batchSize.
 func TestBatch(t *testing.T) {
 	s := New(Config{Encode: func(l Record) []byte { return fmt.Appendln(nil, l.Number) }})
 	lines := make(chan Record, 3*batchSize)
@@ -564,8 +574,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestHanging checks a receiver that reads nothing. It does not block the stores, another receiver,
-// or the end of its own sender.
+// TestHanging checks that a receiver which hangs does not block the stores or another receiver, and
+// that its sender can end.
 func TestHanging(t *testing.T) {
 	store := newStore("services/x", "b", 1000)
 	bad, good := newReceiver(t), newReceiver(t)
@@ -586,8 +596,9 @@ func TestHanging(t *testing.T) {
 	stop()
 }
 
-// TestWhoIsWho checks that the sender sends nothing to a receiver with an untrusted certificate,
-// and that it reports the reason of a receiver that rejects the sender.
+// TestWhoIsWho checks the authentication of both sides. The sender sends no line to a receiver with
+// an untrusted certificate. If the receiver demands a certificate of the sender, the sender reports
+// that, and sends lines as soon as it has a certificate.
 func TestWhoIsWho(t *testing.T) {
 	store := newStore("audit", "", 10)
 	store.add(1)
@@ -600,11 +611,11 @@ func TestWhoIsWho(t *testing.T) {
 				t.Errorf("%s; want: %s", e, want)
 			}
 		case <-time.After(testTimeout):
-			t.Error("nothing is said")
+			t.Error("the sender has added no event within the timeout")
 		}
 		stop()
 		if all, _ := r.lines.Get(); len(all) > 0 {
-			t.Errorf("it has got %v", all)
+			t.Errorf("the receiver has received %v, want no lines", all)
 		}
 	}
 	r, stranger := newReceiver(t), newReceiver(t)

@@ -17,9 +17,10 @@ import (
 )
 
 // The simulation has one, three or five control-plane machines with their ledgers, and machines
-// that join. Requests and answers get lost or overtake each other, the network splits, machines
-// restart, control-plane machines lose their ledgers or get older copies back, clocks jump, tickets
-// are copied, and the operator changes decisions.
+// that join. Random faults occur: messages are lost or overtake each other, the network splits,
+// machines restart, control-plane machines lose their ledgers or get older copies of them, clocks
+// jump, and a thief copies tickets. The operator creates tickets and removes machines at random
+// times.
 
 const (
 	certificateTTL = 90 * 24 * time.Hour
@@ -29,7 +30,7 @@ const (
 var (
 	address = netip.MustParseAddr("10.0.0.21")
 	begin   = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	// Keys and CAs are the same in all runs, because their generation takes longer than the rest.
+	// Keys and CAs are the same in all runs, because their generation takes longer than a run.
 	authorities = made(func() [3]*pki.CA {
 		var out [3]*pki.CA
 		for i, name := range []string{"clients", "machines", "kubernetes"} {
@@ -72,14 +73,15 @@ type world struct {
 	faultless bool
 	// certified maps each ticket to the machines that got certificates with it.
 	certified map[string]*certified
-	removed   map[string]bool // tickets removed on any machine
+	removed   map[string]bool // tickets with a removal that any machine has recorded
 }
 
 // certified describes the machines that got certificates with a ticket.
 type certified struct {
 	keys          map[string]bool
-	name, address string // of the machine that got the last certificates
-	moved         bool   // since then, a machine has called with the ticket from another address
+	name, address string // name and address of the machine that got the last certificates
+	// moved is true if a machine has called with the ticket from another address after that.
+	moved bool
 }
 
 // plane is a control-plane machine. Its disk holds the ledger; the simulation records separately
@@ -93,14 +95,15 @@ type plane struct {
 	side    int // part of the split network
 	run     int // number of starts
 
-	synced        map[string]bool // ledgers merged since its last start
+	synced        map[string]bool // IDs of the ledgers that it has merged since its last start
 	knownRemovals map[string]bool // tickets of removed machines whose removal it knows
-	// its ledger is an older copy, and it has not synced with all others since
+	// older is true if the ledger was replaced by an older copy, and the machine has not synced
+	// with all others after that.
 	older bool
-	saved []saved // copies of its ledger
+	saved []saved // copies of the ledger
 }
 
-// saved is a copy of a ledger that a machine can get back later.
+// saved is a copy of a ledger that can replace the ledger of its machine later.
 type saved struct {
 	ledger        trust.Ledger
 	knownRemovals map[string]bool
@@ -122,19 +125,19 @@ type node struct {
 type request struct {
 	n     *node
 	at    *plane // the control-plane machine that n calls
-	run   int    // plane.run of at when the request began
+	run   int    // the value of at.run when the request began
 	begun time.Time
 	m     trust.Member // the member that n wants to be
 	known bool         // n presents certificates instead of a ticket
-	// the part of the membership about the ticket, which at sends to the others
+	// knows is the part of the membership about the ticket. The machine at sends it to the others.
 	knows    trust.Membership
-	to       []*plane              // the machines that at has still to call
+	to       []*plane              // the machines that the machine at still has to call
 	votes    map[string]bool       // ledgers of the machines that have voted for m
 	bindings []trust.TicketBinding // bindings in the answers of the other machines
 	stored   map[string]bool       // ledgers that contain the member; nil before the decision
 }
 
-// say logs an event. It logs a repeated event only once.
+// say logs an event, unless one of the last five events has the same text.
 func (w *world) say(format string, args ...any) {
 	if line := fmt.Sprintf(format, args...); !slices.Contains(w.log[max(0, len(w.log)-5):], line) {
 		w.log = append(w.log, line)
@@ -151,7 +154,7 @@ func (w *world) fail(format string, args ...any) {
 
 func (w *world) lost() bool { return w.random.IntN(4) == 0 }
 
-// hears reports whether a message from p reaches q.
+// hears returns true if a message from p reaches q.
 func (w *world) hears(p, q *plane) bool { return !p.off && !q.off && p.side == q.side && !w.lost() }
 
 func (w *world) clock(p *plane) time.Time { return w.now.Add(p.ahead) }
@@ -168,7 +171,7 @@ func (w *world) start(p *plane) {
 	p.run++
 }
 
-// sync makes p sync with q.
+// sync makes p sync with q, and returns false if a message is lost.
 func (w *world) sync(p, q *plane) bool {
 	if p == q || !w.hears(p, q) || !w.hears(q, p) {
 		return false
@@ -178,7 +181,7 @@ func (w *world) sync(p, q *plane) bool {
 		next, _, err = next.MergeMembership(q.ledger.Public(), p.session, w.clock(p))
 	}
 	if err != nil {
-		w.fail("%s learns nothing from %s: %v", p.name, q.name, err)
+		w.fail("%s cannot merge the ledger of %s: %v", p.name, q.name, err)
 	}
 	p.ledger, _ = next.Prune(p.session, w.clock(p))
 	p.session.MarkSynced(q.ledger.ID)
@@ -199,8 +202,8 @@ func (w *world) syncAll() {
 	}
 }
 
-// agree syncs all running machines until they have the same state, and fails if that takes too many
-// rounds.
+// agree syncs all running control-plane machines until they have the same state, and fails the test
+// after more than 20 rounds.
 func (w *world) agree() {
 	var there []*plane
 	for _, p := range w.planes {
@@ -216,7 +219,7 @@ func (w *world) agree() {
 			return
 		}
 		if try > 20 {
-			w.fail("they do not agree")
+			w.fail("the running control-plane machines do not get the same state")
 		}
 		w.syncAll()
 	}
@@ -270,8 +273,8 @@ func (w *world) createTicket(p *plane, name string) *x509.Certificate {
 	return cert
 }
 
-// remove simulates `orlopctl nodes remove`: the called machine records the removal, and so do the
-// machines that it reaches.
+// remove simulates `orlopctl nodes remove`: the called machine p and the machines that it reaches
+// record the removal.
 func (w *world) remove(p *plane, name string) {
 	if p.off {
 		return
@@ -399,8 +402,8 @@ func (w *world) step() {
 	q.bindings = append(q.bindings, p.ledger.PublicForTicket(q.m.Ticket).Bindings...)
 }
 
-// decide admits the machine if its votes are a quorum, and issues certificates when a majority of
-// the ledgers contains the member. It reports whether the request has ended.
+// decide admits the machine if its votes are a quorum. It issues certificates when a majority of
+// the ledgers contains the member. It returns true if the request has ended.
 func (w *world) decide(q *request) bool {
 	p, needs := q.at, trust.Majority(len(w.planes))
 	if q.stored == nil {
@@ -454,7 +457,7 @@ func (w *world) decide(q *request) bool {
 	return true
 }
 
-// event is a random event.
+// event performs a random event.
 func (w *world) event() {
 	n, p := w.nodes[w.random.IntN(len(w.nodes))], w.any()
 	what := w.random.IntN(17)
@@ -475,20 +478,20 @@ func (w *world) event() {
 		w.remove(p, n.name)
 	case 3: // a machine loses its disk
 		n.certificates = Certificates{}
-	case 4: // a machine's clock or address changes
+	case 4: // the clock of a machine changes
 		n.ahead = time.Duration(w.random.IntN(2000)-1000) * time.Hour
-	case 5:
+	case 5: // the address of a machine changes
 		n.at = address.Next()
 		if w.random.IntN(2) == 0 {
 			n.at = address
 		}
-	case 6:
+	case 6: // up to 60 days pass
 		w.now = w.now.Add(time.Duration(w.random.IntN(60*24)) * time.Hour)
 	case 7: // a control-plane machine stops or starts
 		if p.off = !p.off; !p.off {
 			w.start(p)
 		}
-	case 8: // a machine gets an older copy of its ledger; at most one machine has an older copy
+	case 8: // an older copy replaces the ledger of a machine; only one machine has an older copy
 		if !w.faultless && len(p.saved) > 0 && !slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && o.older }) && len(w.planes) > 1 {
 			was := p.saved[w.random.IntN(len(p.saved))]
 			p.ledger, p.knownRemovals, p.older, p.off = was.ledger, maps.Clone(was.knownRemovals), true, false
@@ -501,28 +504,28 @@ func (w *world) event() {
 			w.empty(p)
 			w.say("%s: %s has no ledger", w.now, p.name)
 		}
-	case 10:
+	case 10: // the clock of a control-plane machine changes
 		if !w.faultless {
 			p.ahead = time.Duration(w.random.IntN(800)-400) * time.Hour
 		}
-	case 11: // the network splits or heals
+	case 11: // the network splits
 		for _, p := range w.planes {
 			p.side = w.random.IntN(2)
 		}
-	case 12:
+	case 12: // all control-plane machines run with correct clocks, and the network is not split
 		for _, p := range w.planes {
 			p.side, p.off, p.ahead = 0, false, 0
 		}
-	case 13, 14:
+	case 13, 14: // the ledger of a machine is copied
 		p.saved = append(p.saved, saved{p.ledger, maps.Clone(p.knownRemovals)})
 	default:
 		w.now = w.now.Add(time.Duration(w.random.IntN(30)) * time.Minute)
 	}
 }
 
-// The method until makes a machine call the given control-plane machines until a condition holds,
-// and fails after too many tries.
-func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
+// await makes a machine call the given control-plane machines until holds() is true. After 200
+// attempts, it fails the test with the text what.
+func (w *world) await(n *node, by []*plane, what string, holds func() bool) {
 	w.requests = nil
 	for try := 0; !holds(); try++ {
 		if try > 200 {
@@ -539,7 +542,8 @@ func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
 	}
 }
 
-// signedByOnce returns signedBy with stored results.
+// signedByOnce returns a function with the results of pki.SignedBy that verifies each signature
+// once.
 func signedByOnce() func(c *x509.Certificate, cas ...*x509.Certificate) bool {
 	type pair struct{ cert, ca *x509.Certificate }
 	known := map[pair]bool{}
@@ -556,11 +560,11 @@ func signedByOnce() func(c *x509.Certificate, cas ...*x509.Certificate) bool {
 	}
 }
 
-// TestFaults checks the invariants of joining. No ticket admits two machines. A control-plane
-// machine that knows a removal issues no more certificates to the removed machine, and all
-// reachable machines sync the removal soon. No two machines have the same name or address. A
-// machine with a new ticket joins, and later renews, as long as a majority of the control-plane
-// machines runs.
+// TestFaults checks the invariants of joining in many runs of the simulation. No ticket admits two
+// machines. A control-plane machine that knows a removal issues no more certificates to the removed
+// machine, and all running control-plane machines get the removal by sync. Without lost ledgers, no
+// two machines have the same name or address. A machine with a new ticket can join, and later renew
+// its certificates, as long as a majority of the control-plane machines runs.
 func TestFaults(t *testing.T) {
 	const seeds = 2000
 	joined := 0
@@ -580,7 +584,7 @@ func TestFaults(t *testing.T) {
 			for _, i := range w.random.Perm(len(w.nodes)) {
 				w.nextStep(w.nodes[i], w.any())
 				if w.random.IntN(3) == 0 {
-					// the first call has timed out, so the worker calls again
+					// The first call has timed out, so the worker calls again.
 					w.nextStep(w.nodes[i], w.any())
 				}
 			}
@@ -591,8 +595,8 @@ func TestFaults(t *testing.T) {
 				w.sync(w.any(), w.any())
 			}
 		}
-		// From here on, lost messages are the only faults. All machines soon know every known
-		// removal.
+		// From here on, lost messages are the only faults. After the sync, all control-plane
+		// machines know each removal that one of them knew.
 		known := map[string]bool{}
 		for _, p := range w.planes {
 			p.side, p.off, p.ahead = 0, false, 0
@@ -620,7 +624,7 @@ func TestFaults(t *testing.T) {
 			}
 			ticket := w.createTicket(w.planes[0], "w")
 			for _, t := range w.planes[0].ledger.Tickets {
-				// all control-plane machines have answered and are voters of the ticket
+				// Worker 0 gets only a ticket of which all control-plane machines are voters.
 				if ticket != nil && t.Serial == pki.Serial(ticket) && len(t.Voters) == len(w.planes) {
 					n.ticket = ticket
 				}
@@ -631,7 +635,7 @@ func TestFaults(t *testing.T) {
 			by[0].off = true
 			by = by[1:]
 		}
-		w.until(n, by, "a machine with a ticket has not joined", func() bool {
+		w.await(n, by, "a machine with a ticket has not joined", func() bool {
 			return n.certificates.Machine != nil && pki.TicketOf(n.certificates.Machine) == pki.Serial(n.ticket)
 		})
 		// Worker 0 renews from another address while other control-plane machines are off.
@@ -647,7 +651,7 @@ func TestFaults(t *testing.T) {
 		}
 		w.now, n.at, n.ticket = w.now.Add(70*24*time.Hour), address.Next(), nil
 		old := n.certificates.Machine
-		w.until(n, by, "a member has not renewed", func() bool { return n.certificates.Machine != old })
+		w.await(n, by, "a member has not renewed", func() bool { return n.certificates.Machine != old })
 		w.agree()
 		for _, p := range by {
 			if members := p.ledger.Members; len(members) != 1 || members[0].Key != pki.KeyFingerprint(&keys[0].PublicKey) || members[0].Address != fmt.Sprint(address.Next()) {
@@ -657,12 +661,13 @@ func TestFaults(t *testing.T) {
 		joined += len(w.certified)
 	}
 	if joined < seeds*3/2 {
-		t.Errorf("only %d tickets were used in %d worlds", joined, seeds)
+		t.Errorf("only %d tickets were used in %d runs", joined, seeds)
 	}
-	t.Logf("%d tickets were used in %d worlds", joined, seeds)
+	t.Logf("%d tickets were used in %d runs", joined, seeds)
 }
 
-// TestNext checks the table of Next.
+// TestNext checks the action of Next for each row of the table in its comment, whether the
+// certificates are usable, and the reason.
 func TestNext(t *testing.T) {
 	issue := func(ca *pki.CA, cn, ticket string, at time.Time, ttl time.Duration) *x509.Certificate {
 		leaf, err := ca.Issue(pki.Spec{CN: cn, Usage: pki.Both, IPs: []netip.Addr{address}, TTL: ttl, Now: at, Key: keys[0], Ticket: ticket})
@@ -716,7 +721,7 @@ func TestNext(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, s)
 		}
 		if rests := s.Action == Idle && s.Usable; rests == s.Until.IsZero() {
-			t.Errorf("%s: until %s", c.name, s.Until)
+			t.Errorf("%s: Until is %s; only the action Idle with usable certificates has a time", c.name, s.Until)
 		}
 	}
 }

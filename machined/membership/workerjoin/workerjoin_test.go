@@ -9,9 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRequestTicket: a machine without certificates and ticket sends a join request if the cluster
-// accepts requests, and otherwise reports the missing ticket. A machine with a ticket never sends a
-// request.
+// TestRequestTicket checks that a machine without certificates and without a valid ticket sends a
+// join request if the cluster accepts requests. If the cluster does not, the machine reports the
+// missing ticket. A machine with a valid ticket joins instead.
 func TestRequestTicket(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	ca, err := pki.NewCA("clients", time.Hour)

@@ -20,8 +20,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// bed is a client on a link of a veth pair, and a server at the other end. The link of the client
-// never gets an IPv4 address, because only the user of a client adds addresses.
+// bed is a client on a link of a veth pair, and a server on the other link. The link of the client
+// never gets an IPv4 address, because the code that uses a client has to add it, and these tests do
+// not.
 type bed struct {
 	*dhcptest.Server
 	other  *rtnltest.Namespace
@@ -78,22 +79,25 @@ func newBed(t *testing.T, plan dhcptest.Plan, remembered *dhcp.Lease) *bed {
 	return b
 }
 
-// patience is the longest time of a wait. A busy computer may need most of this time.
+// patience is the limit of each wait. A busy computer may need most of this time.
 const patience = 30 * time.Second
 
-func (b *bed) wait(t *testing.T, what string, ok func(dhcp.Status) bool) dhcp.Status {
+// wait waits until ok returns true for the status, and returns the status. After the time patience,
+// it fails the test; expected describes the expected status.
+func (b *bed) wait(t *testing.T, expected string, ok func(dhcp.Status) bool) dhcp.Status {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	st, err := cell.Wait(ctx, b.status, ok)
 	if err != nil {
-		t.Fatalf("not %s in %v: %+v; the server saw %q", what, patience, st, b.Seen())
+		t.Fatalf("the client is not %q after %v: %+v; the server saw %q", expected, patience, st, b.Seen())
 	}
 	return st
 }
 
 func bound(s dhcp.Status) bool { return s.Phase == dhcp.Bound && s.Lease != nil }
 
+// TestLeaseKernel checks the messages of a client that gets its first lease, and this lease.
 func TestLeaseKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -112,6 +116,8 @@ func TestLeaseKernel(t *testing.T) {
 	t.Logf("bound after %v, including the creation of the network", time.Since(start))
 }
 
+// TestRapidCommitKernel checks that a client gets a lease with a single message if the server
+// supports Rapid Commit.
 func TestRapidCommitKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -123,9 +129,10 @@ func TestRapidCommitKernel(t *testing.T) {
 	}
 }
 
-// TestRebindKernel checks the phases of a lease that the server does not extend: after T1, after
-// T2, and after its end, when a new search begins. The unicast REQUEST of the phase Renewing cannot
-// be sent, because the link of the client has no address. The client must continue nevertheless.
+// TestRebindKernel checks the phases of a lease that the server does not extend: Renewing after T1,
+// Rebinding after T2, and then the search for a new lease. The client cannot send the unicast
+// REQUEST of the phase Renewing, because its link has no address. It must nevertheless enter the
+// next phase.
 func TestRebindKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -143,10 +150,12 @@ func TestRebindKernel(t *testing.T) {
 	defer b.mu.Unlock()
 	renewing, rebinding := slices.Index(b.phases, phase{dhcp.Renewing, true}), slices.Index(b.phases, phase{dhcp.Rebinding, true})
 	if renewing < 0 || rebinding < renewing {
-		t.Errorf("the client has passed %v", b.phases)
+		t.Errorf("the client had the phases %v", b.phases)
 	}
 }
 
+// TestRememberedKernel checks that a client with a stored lease first requests the address of this
+// lease.
 func TestRememberedKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -162,8 +171,9 @@ func TestRememberedKernel(t *testing.T) {
 	}
 }
 
-// TestNakKernel checks a client in a network that rejects the stored address: the client searches
-// for a new lease at once.
+// TestNakKernel checks a server that rejects each REQUEST (NAK). After the rejection of its stored
+// lease, the client immediately searches for a new lease. It gets one when the server accepts
+// requests again.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -180,7 +190,7 @@ func TestNakKernel(t *testing.T) {
 	b.wait(t, "bound", bound)
 }
 
-// TestSilenceKernel checks a client without an answer: the client sends further messages, and gets
+// TestSilenceKernel checks a server that does not answer: the client repeats its messages, and gets
 // a lease as soon as the server answers.
 func TestSilenceKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {

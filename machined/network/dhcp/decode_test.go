@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// message is a server's ACK. options, file and sname are the bytes of the three fields that can
-// contain options.
+// message is an ACK of a server. The fields options, file and sname are the bytes of the three
+// fields of the packet that can contain options.
 type message struct {
 	name                 string
 	options, file, sname []byte
-	pad                  int // length to which the message is padded with zeros; 0 for no padding
-	noEnd                bool
+	pad                  int  // length to which the message is padded with zeros; 0 for no padding
+	noEnd                bool // the message has no option END
 }
 
 // grantOptions are the options that every message has: type ACK, server 192.0.2.1, a lease time of
@@ -75,12 +75,12 @@ var messages = []message{
 	{name: "options in file, which has no END", options: overload(1), file: router},
 	{name: "options in sname", options: overload(2), sname: slices.Concat(router, end)},
 	{name: "no option 52: file is a name", file: slices.Concat(router, end)},
-	{name: "an option 52 that means nothing", options: overload(7), file: slices.Concat(router, end)},
+	{name: "an option 52 with an unknown value", options: overload(7), file: slices.Concat(router, end)},
 	{name: "an option in parts, over two fields", options: slices.Concat(overload(1), text(15, "corp.exa")), file: slices.Concat(text(15, "mple"), end)},
 	{name: "no END, padded", options: router, noEnd: true, pad: 300},
-	{name: "no END, nothing behind", options: router, noEnd: true},
-	{name: "padding between", options: slices.Concat(manyZero, router, manyZero)},
-	{name: "END, then rubbish", options: slices.Concat(router, end, []byte{6, 200, 1})},
+	{name: "no END, no padding", options: router, noEnd: true},
+	{name: "padding before and after an option", options: slices.Concat(manyZero, router, manyZero)},
+	{name: "other bytes after END", options: slices.Concat(router, end, []byte{6, 200, 1})},
 	{name: "routes in option 249 alone", options: option(249, 24, 198, 51, 100, 192, 0, 2, 9)},
 	{name: "routes in 121 and 249", options: slices.Concat(option(249, 0, 192, 0, 2, 7), option(121, 0, 192, 0, 2, 8), router)},
 	{name: "a damaged 121, and 249", options: slices.Concat(option(121, 33, 1, 2, 3, 4), option(249, 0, 192, 0, 2, 7))},
@@ -90,18 +90,21 @@ var messages = []message{
 		name("corp", "example"), []byte{0}, name("a"), []byte{0xc0, 0}, name("b"), []byte{0xc0, 14}, []byte{0xc0, 18})},
 	{name: "a pointer to itself", options: search(name("corp", "example"), []byte{0}, []byte{0xc0, 14})},
 	{name: "two pointers in a circle", options: search([]byte{0xc0, 2}, []byte{0xc0, 0})},
-	{name: "a pointer forwards", options: search(name("corp"), []byte{0xc0, 7}, name("example"), []byte{0})},
-	{name: "a pointer that is cut off", options: search(name("corp", "example"), []byte{0, 0xc0})},
-	{name: "a list that is cut off", options: search(name("corp", "example"), []byte{0, 7, 'l'})},
+	{name: "a pointer to a later name", options: search(name("corp"), []byte{0xc0, 7}, name("example"), []byte{0})},
+	{name: "a truncated pointer", options: search(name("corp", "example"), []byte{0, 0xc0})},
+	{name: "a truncated list", options: search(name("corp", "example"), []byte{0, 7, 'l'})},
 	{name: "a list in two parts", options: slices.Concat(search(name("corp", "exa")[:7]), search(name("corp", "exa")[7:], []byte{0, 0xc0, 5, 0xc0, 0}))},
 	{name: "a label longer than 63", options: search([]byte{64}, bytes.Repeat([]byte{'a'}, 64), []byte{0})},
 	{name: "the server identifier twice", options: option(54, 192, 0, 2, 1)},
 	{name: "the resolver twice", options: slices.Concat(resolver, resolver)},
 	{name: "the domain twice", options: slices.Concat(text(15, "corp.example"), text(15, "corp.example"))},
 	{name: "options of no length", options: slices.Concat(option(12), option(15), option(6), option(3), option(119), option(121), option(42), option(26))},
-	{name: "resolvers that are none", options: option(6, 127, 0, 0, 53, 224, 0, 0, 1, 0, 0, 0, 0, 255, 255, 255, 255, 192, 0, 2, 53, 9)},
+	{name: "invalid resolver addresses", options: option(6, 127, 0, 0, 53, 224, 0, 0, 1, 0, 0, 0, 0, 255, 255, 255, 255, 192, 0, 2, 53, 9)},
 }
 
+// TestMessages checks the lease that each message gives, and the note about the part of the message
+// that the client does not use. Without an entry in want, the message gives only what grantOptions
+// contain.
 func TestMessages(t *testing.T) {
 	ip := netip.MustParseAddr
 	zero := netip.MustParsePrefix("0.0.0.0/0")
@@ -116,9 +119,9 @@ func TestMessages(t *testing.T) {
 		"options in sname":                           {Routes: byRouter},
 		"an option in parts, over two fields":        {Domain: "corp.example"},
 		"no END, padded":                             {Routes: byRouter},
-		"no END, nothing behind":                     {Routes: byRouter},
-		"padding between":                            {Routes: byRouter},
-		"END, then rubbish":                          {Routes: byRouter},
+		"no END, no padding":                         {Routes: byRouter},
+		"padding before and after an option":         {Routes: byRouter},
+		"other bytes after END":                      {Routes: byRouter},
 		"routes in option 249 alone":                 {Routes: []Route{{netip.MustParsePrefix("198.51.100.0/24"), ip("192.0.2.9")}}},
 		"routes in 121 and 249":                      {Routes: []Route{{zero, ip("192.0.2.8")}}},
 		"a damaged 121, and 249":                     {Routes: []Route{{zero, ip("192.0.2.7")}}},
@@ -126,19 +129,19 @@ func TestMessages(t *testing.T) {
 		"a route with host bits":                     {Routes: []Route{{To: netip.MustParsePrefix("198.51.100.0/24")}}},
 		"a pointer to a name that ends in a pointer": {Search: []string{"corp.example", "a.corp.example", "b.a.corp.example"}},
 		"a pointer to itself":                        {Search: []string{"corp.example"}},
-		"a pointer that is cut off":                  {Search: []string{"corp.example"}},
-		"a list that is cut off":                     {Search: []string{"corp.example"}},
+		"a truncated pointer":                        {Search: []string{"corp.example"}},
+		"a truncated list":                           {Search: []string{"corp.example"}},
 		"a list in two parts":                        {Search: []string{"corp.exa", "exa"}},
 		"the resolver twice":                         {DNS: dns},
 		"the domain twice":                           {Domain: "corp.example"},
-		"resolvers that are none":                    {DNS: dns},
+		"invalid resolver addresses":                 {DNS: dns},
 	}
 	noted := map[string]string{
 		"a domain with a line break":    "option 15",
 		"a valid and an invalid domain": "option 15", "a damaged 121, and 249": "option 121", "a damaged 121, and a router": "option 121",
-		"a pointer to itself": "option 119", "two pointers in a circle": "option 119", "a pointer forwards": "option 119",
-		"a pointer that is cut off": "option 119", "a list that is cut off": "option 119", "a label longer than 63": "option 119",
-		"resolvers that are none": "127.0.0.53 is not an address of a machine",
+		"a pointer to itself": "option 119", "two pointers in a circle": "option 119", "a pointer to a later name": "option 119",
+		"a truncated pointer": "option 119", "a truncated list": "option 119", "a label longer than 63": "option 119",
+		"invalid resolver addresses": "127.0.0.53 is not an address of a machine",
 	}
 	for _, c := range messages {
 		t.Run(c.name, func(t *testing.T) {
@@ -165,12 +168,13 @@ func TestMessages(t *testing.T) {
 		})
 	}
 	if len(want)+len(noted) > 0 {
-		t.Errorf("no message of these names: %v, %v", want, noted)
+		t.Errorf("the expected values have names without a message: %v, %v", want, noted)
 	}
 }
 
-// TestCutOff checks that decode fails for a truncated option and names the field. It also checks
-// that data without a header or a magic cookie is no DHCP message.
+// TestCutOff checks that decode rejects a truncated option, and that the error names the field of
+// the packet. It also checks that decode rejects data without a complete header or the magic
+// cookie.
 func TestCutOff(t *testing.T) {
 	for _, c := range []message{
 		{name: "the field file", options: overload(1), file: slices.Concat(manyZero, bytes.Repeat([]byte{0}, 115), []byte{6})},

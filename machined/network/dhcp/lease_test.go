@@ -15,7 +15,7 @@ import (
 	"github.com/insomniacslk/dhcp/rfc1035label"
 )
 
-// ack returns a server's ACK with a complete lease, and with the options in more.
+// ack returns an ACK of a server with a complete lease, and with the options in more.
 func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
 	t.Helper()
 	m, err := dhcpv4.New(
@@ -30,7 +30,7 @@ func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
 	return m
 }
 
-// overTheWire encodes a message and decodes the result.
+// overTheWire encodes a message, and decodes the result with the decoder of this package.
 func overTheWire(t *testing.T, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	t.Helper()
 	out, err := decode(m.ToBytes())
@@ -40,6 +40,8 @@ func overTheWire(t *testing.T, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	return out
 }
 
+// TestParseSettings checks the lease that parseReply gets from the options of an ACK, and that this
+// lease can be stored as JSON.
 func TestParseSettings(t *testing.T) {
 	ip := netip.MustParseAddr
 	router := dhcpv4.OptRouter(net.IPv4(192, 0, 2, 1))
@@ -54,7 +56,7 @@ func TestParseSettings(t *testing.T) {
 		options []dhcpv4.Option
 		want    Lease
 	}{
-		{name: "the least", want: base},
+		{name: "no other options", want: base},
 		{name: "router", options: []dhcpv4.Option{router}, want: with(func(l *Lease) { l.Routes = []Route{defaultRoute("192.0.2.1")} })},
 		{name: "classless routes hide the router", options: []dhcpv4.Option{router, dhcpv4.OptClasslessStaticRoute(
 			&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4(192, 0, 2, 254), Mask: net.CIDRMask(32, 32)}, Router: net.IPv4zero},
@@ -68,7 +70,7 @@ func TestParseSettings(t *testing.T) {
 			want: with(func(l *Lease) {
 				l.DNS, l.Domain, l.Search = []netip.Addr{ip("192.0.2.53")}, "lan.test", []string{"a.test", "b.test"}
 			})},
-		{name: "names that would be lines of a file are dropped", options: []dhcpv4.Option{
+		{name: "names with white space are omitted", options: []dhcpv4.Option{
 			dhcpv4.OptDomainName("a\nnameserver 203.0.113.1"), dhcpv4.OptHostName("x y")}, want: base},
 		{name: "white space around names", options: []dhcpv4.Option{
 			dhcpv4.OptGeneric(dhcpv4.OptionDomainName, []byte("\t lan.test.\r\n\x00")), dhcpv4.OptGeneric(dhcpv4.OptionHostName, []byte(" Anchor.lan.test.\n")),
@@ -76,7 +78,7 @@ func TestParseSettings(t *testing.T) {
 			want: with(func(l *Lease) { l.Hostname, l.Domain, l.Search = "anchor", "lan.test", []string{"a.test", "b.test"} })},
 		{name: "several domains in one option", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionDomainName, []byte("a.test.\tb.test, c.test\n"))},
 			want: with(func(l *Lease) { l.Domain, l.Search = "a.test", []string{"a.test", "b.test", "c.test"} })},
-		{name: "the machine itself is no server", options: []dhcpv4.Option{
+		{name: "the client's own address is omitted", options: []dhcpv4.Option{
 			dhcpv4.OptDNS(net.IPv4(192, 0, 2, 5), net.IPv4(192, 0, 2, 53)), dhcpv4.OptNTPServers(net.IPv4(192, 0, 2, 5)), dhcpv4.OptRouter(net.IPv4(192, 0, 2, 5))},
 			want: with(func(l *Lease) { l.DNS = []netip.Addr{ip("192.0.2.53")} })},
 		{name: "routes of option 33", options: []dhcpv4.Option{router, dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{
@@ -96,13 +98,13 @@ func TestParseSettings(t *testing.T) {
 		{name: "host name, time, MTU", options: []dhcpv4.Option{
 			dhcpv4.OptHostName("Anchor.lan.test"), dhcpv4.OptNTPServers(net.IPv4(192, 0, 2, 123)), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x23, 0x28})},
 			want: with(func(l *Lease) { l.Hostname, l.NTP, l.MTU = "anchor", []netip.Addr{ip("192.0.2.123")}, 9000 })},
-		{name: "the second router, if the first is none", options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(192, 0, 2, 255), net.IPv4(192, 0, 2, 1))},
+		{name: "the second router, if the first is invalid", options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(192, 0, 2, 255), net.IPv4(192, 0, 2, 1))},
 			want: with(func(l *Lease) { l.Routes = []Route{defaultRoute("192.0.2.1")} })},
 		{name: "an MTU that IPv4 cannot use", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0, 68})}, want: base},
-		{name: "times of its own", options: []dhcpv4.Option{dhcpv4.OptRenewTimeValue(time.Minute), dhcpv4.OptRebindingTimeValue(2 * time.Minute)},
+		{name: "T1 and T2 of the server", options: []dhcpv4.Option{dhcpv4.OptRenewTimeValue(time.Minute), dhcpv4.OptRebindingTimeValue(2 * time.Minute)},
 			want: with(func(l *Lease) { l.T1, l.T2 = time.Minute, 2*time.Minute })},
-		{name: "times in the wrong order are not obeyed", options: []dhcpv4.Option{dhcpv4.OptRenewTimeValue(2 * time.Hour), dhcpv4.OptRebindingTimeValue(time.Minute)}, want: base},
-		{name: "no subnet mask: the class's", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionSubnetMask, nil)}, want: base},
+		{name: "T1 and T2 in the wrong order are ignored", options: []dhcpv4.Option{dhcpv4.OptRenewTimeValue(2 * time.Hour), dhcpv4.OptRebindingTimeValue(time.Minute)}, want: base},
+		{name: "no subnet mask, so that of the address class", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionSubnetMask, nil)}, want: base},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, err := parseReply(overTheWire(t, ack(t, c.options...)))
@@ -119,13 +121,13 @@ func TestParseSettings(t *testing.T) {
 				err = json.Unmarshal(b, &back)
 			}
 			if err != nil || !reflect.DeepEqual(back, r.Lease) {
-				t.Errorf("through JSON: %+v, %v", back, err)
+				t.Errorf("the lease after JSON: %+v, %v", back, err)
 			}
 		})
 	}
 }
 
-// TestNotes checks that Reply.Notes names the parts of a message that the client does not use.
+// TestNotes checks that Reply.Notes describes each unusable or ignored part of a message.
 func TestNotes(t *testing.T) {
 	manyDomains, manyServers := "", []byte{}
 	for i := range byte(33) {
@@ -164,13 +166,15 @@ func TestNotes(t *testing.T) {
 	}
 	r, err := parseReply(overTheWire(t, ack(t, dhcpv4.OptRouter(net.IPv4(192, 0, 2, 1)), dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, many))))
 	if err != nil || len(r.Lease.Routes) != maxRoutes || !slices.Equal(r.Notes, []string{"routes (option 33): more than 63 routes"}) {
-		t.Errorf("a hundred hosts: %d routes, %q, %v", len(r.Lease.Routes), r.Notes, err)
+		t.Errorf("routes to 100 hosts: %d routes, %q, %v", len(r.Lease.Routes), r.Notes, err)
 	}
 	if most, _ := parseReply(overTheWire(t, ack(t, dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, slices.Repeat([]byte{10, 0, 0, 1, 192, 0, 2, 1}, 100))))); len(most.Lease.Routes) != 1 {
-		t.Errorf("one host, a hundred times: %v", most.Lease.Routes)
+		t.Errorf("100 routes to the same host: %v", most.Lease.Routes)
 	}
 }
 
+// TestParseRefuses checks that parseReply rejects a message that is not from a server, or lacks a
+// usable server, lease time, address or subnet mask.
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -182,14 +186,14 @@ func TestParseRefuses(t *testing.T) {
 		{"no lease time", func(m *dhcpv4.DHCPv4) { m.DeleteOption(dhcpv4.OptionIPAddressLeaseTime) }, "option 51"},
 		{"no address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4zero }, "no usable address"},
 		{"a multicast address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(224, 0, 0, 1) }, "no usable address"},
-		{"nobody's address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(0, 0, 0, 5) }, "no usable address"},
-		{"everybody's address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4bcast }, "no usable address"},
-		{"the subnet's own address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(192, 0, 2, 0) }, "no usable address"},
-		{"the subnet's broadcast address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(192, 0, 2, 255) }, "no usable address"},
+		{"an address in 0.0.0.0/8", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(0, 0, 0, 5) }, "no usable address"},
+		{"the broadcast address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4bcast }, "no usable address"},
+		{"the network address of the subnet", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(192, 0, 2, 0) }, "no usable address"},
+		{"the broadcast address of the subnet", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(192, 0, 2, 255) }, "no usable address"},
 		{"a mask of three bytes", func(m *dhcpv4.DHCPv4) {
 			m.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionSubnetMask, []byte{255, 255, 255}))
 		}, "option 1"},
-		{"a mask of nothing", func(m *dhcpv4.DHCPv4) { m.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(0, 32))) }, "option 1"},
+		{"a mask without set bits", func(m *dhcpv4.DHCPv4) { m.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(0, 32))) }, "option 1"},
 		{"a mask with holes", func(m *dhcpv4.DHCPv4) { m.UpdateOption(dhcpv4.OptSubnetMask(net.IPv4Mask(255, 0, 255, 0))) }, "option 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -202,8 +206,9 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReply parses arbitrary messages. It checks that each accepted reply has values that are safe
-// to configure.
+// FuzzReply parses arbitrary messages. It checks that each accepted reply has only values that the
+// machine can configure safely: valid addresses and routes, times in order, names without white
+// space.
 func FuzzReply(f *testing.F) {
 	m, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeAck))
 	if err != nil {

@@ -31,6 +31,7 @@ type script struct {
 	wake  time.Time
 }
 
+// do passes an event to the state machine. It returns the actions and the next phase as text.
 func (w *script) do(ev Event) string {
 	ev.At, ev.Rand = w.now, noJitter
 	if ev.Reply != nil && ev.Reply.XID == 0 {
@@ -76,7 +77,8 @@ func say(m Message) string {
 }
 
 // event returns the event for a word: up, down, tick (at the time of the last Wake), offer, ack,
-// rapid, nak, other-nak (of another server), stale (with another transaction ID).
+// rapid (an ACK with Rapid Commit), nak, other-nak (of another server), stale (an ACK with another
+// transaction ID).
 func (w *script) event(word string) Event {
 	reply := func(k ReplyKind) Event {
 		return Event{Kind: Received, Reply: &Reply{Kind: k, Lease: granted}}
@@ -111,6 +113,8 @@ func (w *script) event(word string) Event {
 	panic(word)
 }
 
+// TestStep passes a list of events to the state machine, and checks the actions and the phase after
+// each event.
 func TestStep(t *testing.T) {
 	remembered := granted
 	remembered.Acquired = t0
@@ -133,19 +137,19 @@ func TestStep(t *testing.T) {
 		{name: "an ACK without rapid commit is no answer to a discover", lines: []string{
 			"up: discover, wake in 250ms, selecting", "ack: selecting",
 		}},
-		{name: "nobody answers: slower and slower, up to 64 s", lines: []string{
+		{name: "no answer: the delay doubles, up to 64 s", lines: []string{
 			"up: discover, wake in 250ms, selecting", "tick: discover, wake in 500ms, selecting", "tick: discover, wake in 1s, selecting",
 			"tick: discover, wake in 2s, selecting", "tick: discover, wake in 4s, selecting", "tick: discover, wake in 8s, selecting",
 			"tick: discover, wake in 16s, selecting", "tick: discover, wake in 32s, selecting", "tick: discover, wake in 1m4s, selecting",
 			"tick: discover, wake in 1m4s, selecting",
 		}},
-		{name: "an offer that is not kept", lines: []string{
+		{name: "an offer without an ACK", lines: []string{
 			"up: discover, wake in 250ms, selecting", "offer: request for 192.0.2.5 of 192.0.2.1, wake in 250ms, requesting",
 			"tick: request for 192.0.2.5 of 192.0.2.1, wake in 500ms, requesting", "tick: request for 192.0.2.5 of 192.0.2.1, wake in 1s, requesting",
 			"tick: request for 192.0.2.5 of 192.0.2.1, wake in 2s, requesting", "tick: request for 192.0.2.5 of 192.0.2.1, wake in 4s, requesting",
 			"tick: discover, wake in 250ms, selecting",
 		}},
-		{name: "refusals: at once after the first, then later and later", lines: []string{
+		{name: "NAKs: a discover at once after the first, then after growing delays", lines: []string{
 			"up: discover, wake in 250ms, selecting", "offer: request for 192.0.2.5 of 192.0.2.1, wake in 250ms, requesting",
 			"other-nak: requesting", "stale: requesting",
 			"nak: discover, wake in 250ms, selecting", "offer: request for 192.0.2.5 of 192.0.2.1, wake in 250ms, requesting",
@@ -153,7 +157,7 @@ func TestStep(t *testing.T) {
 			"nak: wake in 500ms, init", "tick: discover, wake in 250ms, selecting", "offer: request for 192.0.2.5 of 192.0.2.1, wake in 250ms, requesting",
 			"ack: " + bind,
 		}},
-		{name: "renewed, then rebound, then lost", start: State{Carrier: true, Phase: Bound, Lease: &remembered, InUse: true}, lines: []string{
+		{name: "renewed, then rebinding without an answer, then lost", start: State{Carrier: true, Phase: Bound, Lease: &remembered, InUse: true}, lines: []string{
 			"tick: request from 192.0.2.5 to 192.0.2.1, wake in 2m30s, renewing",
 			"ack: " + bind,
 			"tick: request from 192.0.2.5 to 192.0.2.1, wake in 2m30s, renewing",
@@ -164,7 +168,7 @@ func TestStep(t *testing.T) {
 			"tick: request from 192.0.2.5, wake in 40s, rebinding",
 			"tick: drop, discover, wake in 250ms, selecting",
 		}},
-		{name: "refused while renewing", start: State{Carrier: true, Phase: Bound, Lease: &remembered, InUse: true}, lines: []string{
+		{name: "a NAK while renewing", start: State{Carrier: true, Phase: Bound, Lease: &remembered, InUse: true}, lines: []string{
 			"tick: request from 192.0.2.5 to 192.0.2.1, wake in 2m30s, renewing",
 			"nak: drop, discover, wake in 250ms, selecting",
 		}},
@@ -173,18 +177,18 @@ func TestStep(t *testing.T) {
 			"tick: request from 192.0.2.5 to 192.0.2.1, wake in 1m0s, renewing", "tick: request from 192.0.2.5 to 192.0.2.1, wake in 15s, renewing",
 			"tick: request from 192.0.2.5, wake in 1m0s, rebinding", "ack: " + bind,
 		}},
-		{name: "a remembered lease", start: State{Lease: &remembered}, lines: []string{
+		{name: "a stored lease", start: State{Lease: &remembered}, lines: []string{
 			"up: request for 192.0.2.5, wake in 250ms, rebooting", "ack: " + bind,
 		}},
-		{name: "a remembered lease that is refused", start: State{Lease: &remembered}, lines: []string{
+		{name: "a stored lease and a NAK", start: State{Lease: &remembered}, lines: []string{
 			"up: request for 192.0.2.5, wake in 250ms, rebooting", "nak: drop, discover, wake in 250ms, selecting",
 		}},
-		{name: "a remembered lease that nobody knows", start: State{Lease: &remembered}, lines: []string{
+		{name: "a stored lease and no answer", start: State{Lease: &remembered}, lines: []string{
 			"up: request for 192.0.2.5, wake in 250ms, rebooting", "tick: request for 192.0.2.5, wake in 500ms, rebooting",
 			"tick: request for 192.0.2.5, wake in 1s, rebooting", "tick: drop, discover, wake in 250ms, selecting",
 		}},
-		{name: "a remembered lease that has ended", start: State{Lease: &ended}, lines: []string{"up: drop, discover, wake in 250ms, selecting"}},
-		{name: "the carrier flaps: the lease is kept and verified", start: State{Carrier: true, Phase: Bound, Lease: &remembered, InUse: true}, lines: []string{
+		{name: "a stored lease that has ended", start: State{Lease: &ended}, lines: []string{"up: drop, discover, wake in 250ms, selecting"}},
+		{name: "the carrier flaps: the lease is retained and verified", start: State{Carrier: true, Phase: Bound, Lease: &remembered, InUse: true}, lines: []string{
 			"down: wake in 13m20s, init", "up: request for 192.0.2.5, wake in 250ms, rebooting", "up: rebooting",
 			"tick: request for 192.0.2.5, wake in 500ms, rebooting", "tick: request for 192.0.2.5, wake in 1s, rebooting",
 			"tick: wake in 6m38.25s, bound", "tick: request from 192.0.2.5 to 192.0.2.1, wake in 2m30s, renewing",
@@ -192,7 +196,7 @@ func TestStep(t *testing.T) {
 		{name: "the carrier stays away until the lease ends", start: State{Carrier: true, Phase: Bound, Lease: &remembered, InUse: true}, lines: []string{
 			"down: wake in 13m20s, init", "tick: drop, sleep, init", "up: discover, wake in 250ms, selecting",
 		}},
-		{name: "the carrier goes while searching", lines: []string{
+		{name: "the carrier is lost during the search", lines: []string{
 			"up: discover, wake in 250ms, selecting", "down: sleep, init", "offer: init", "up: discover, wake in 250ms, selecting",
 		}},
 		{name: "a lease without an end", start: State{Carrier: true, Phase: Bound, Lease: &forever, InUse: true}, lines: []string{
@@ -213,8 +217,8 @@ func TestStep(t *testing.T) {
 }
 
 // TestStepNeverSticks passes random events to the state machine and checks three invariants. A
-// client with a carrier always has a running timer, except with an endless lease. A lease is in use
-// exactly between Apply and Drop. No lease stays in use after its end.
+// client with a carrier always has a running timer. A lease is in use from the action Apply to the
+// action Drop. No lease stays in use after its end.
 func TestStepNeverSticks(t *testing.T) {
 	words := []string{"up", "down", "tick", "tick", "tick", "offer", "ack", "rapid", "nak", "other-nak", "stale"}
 	for seed := range uint64(500) {
@@ -239,22 +243,24 @@ func TestStepNeverSticks(t *testing.T) {
 			}
 			switch {
 			case inUse != w.state.InUse:
-				t.Fatalf("in use: %v, told: %v\n%s", w.state.InUse, inUse, strings.Join(trace, "\n"))
+				t.Fatalf("the state says that the lease is in use: %v, the actions say: %v\n%s", w.state.InUse, inUse, strings.Join(trace, "\n"))
 			case w.state.Carrier && (w.wake.IsZero() || w.wake.Before(w.now)):
 				t.Fatalf("no timer runs\n%s", strings.Join(trace, "\n"))
 			case w.state.InUse && w.state.Lease.Expires().Before(w.wake):
-				t.Fatalf("the lease ends before the next look\n%s", strings.Join(trace, "\n"))
+				t.Fatalf("the lease ends before the timer\n%s", strings.Join(trace, "\n"))
 			}
 		}
 	}
 }
 
+// TestBackoffJitter checks that the longest delay, 64 s, has a jitter of up to a quarter in both
+// directions.
 func TestBackoffJitter(t *testing.T) {
 	var all []time.Duration
 	for _, r := range []uint32{0, 1 << 30, noJitter, 3 << 30, 1<<32 - 1} {
 		all = append(all, sendDelay(20, r))
 	}
 	if all[0] != 48*time.Second || all[4] > 80*time.Second || all[4] < 79*time.Second || !slices.IsSorted(all) {
-		t.Errorf("64 s with a quarter of jitter is %v", all)
+		t.Errorf("the delays are %v, want 48 s to 80 s, in increasing order", all)
 	}
 }

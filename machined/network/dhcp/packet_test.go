@@ -9,9 +9,9 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// TestRequestedOptions checks the parameter request list of each message on the wire, because a
-// server may omit an option that is not in the list of the message. Options 121 and 249 must
-// precede options 3 and 33 (RFC 3442).
+// TestRequestedOptions checks the parameter request list of each encoded message, because a server
+// may omit an option that is not in this list. Options 121 and 249 must precede options 3 and 33
+// (RFC 3442).
 func TestRequestedOptions(t *testing.T) {
 	want := []byte{1, 121, 249, 3, 33, 6, 15, 119, 42, 26, 12, 51, 54, 58, 59}
 	client := netip.MustParseAddr("192.0.2.5")

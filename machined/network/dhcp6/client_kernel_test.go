@@ -19,8 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// bed is a client on a link of a veth pair, and a server at the other end. The link of the client
-// has only its link-local address, because only the user of a client adds addresses.
+// bed is a client on a link of a veth pair, and a server on the other link. The link of the client
+// has only its link-local address, because the code that uses a client has to add the leased
+// addresses, and these tests do not.
 type bed struct {
 	*dhcp6test.Server
 	client *dhcp6.Client
@@ -34,8 +35,8 @@ var (
 	stateful = dhcp6.Mode{Addresses: true}
 )
 
-// slowTimeout is the limit for events that normally occur at once. A busy computer may need most of
-// this time.
+// slowTimeout is the limit for events that normally occur immediately. A busy computer may need
+// most of this time.
 const slowTimeout = 10 * time.Second
 
 func newBed(t *testing.T, plan dhcp6test.Plan, mode dhcp6.Mode, stored *dhcp6.Lease) *bed {
@@ -71,19 +72,22 @@ func newBed(t *testing.T, plan dhcp6test.Plan, mode dhcp6.Mode, stored *dhcp6.Le
 	return b
 }
 
-func (b *bed) wait(t *testing.T, limit time.Duration, what string, ok func(dhcp6.Status) bool) dhcp6.Status {
+// wait waits until ok returns true for the status, and returns the status. If this takes longer
+// than limit, it fails the test; expected describes the expected status.
+func (b *bed) wait(t *testing.T, limit time.Duration, expected string, ok func(dhcp6.Status) bool) dhcp6.Status {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	st, err := cell.Wait(ctx, b.status, ok)
 	if err != nil {
-		t.Fatalf("not %s in %v: %+v; the server saw %q", what, limit, st, b.Seen())
+		t.Fatalf("the client is not %q after %v: %+v; the server saw %q", expected, limit, st, b.Seen())
 	}
 	return st
 }
 
 func bound(s dhcp6.Status) bool { return s.Phase == dhcp6.Bound && s.Lease != nil }
 
+// TestLeaseKernel checks the messages of a client that gets its first lease, and this lease.
 func TestLeaseKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -98,6 +102,8 @@ func TestLeaseKernel(t *testing.T) {
 	}
 }
 
+// TestRapidCommitKernel checks that a client gets an address and a prefix with a single message if
+// the server supports rapid commit.
 func TestRapidCommitKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -114,6 +120,8 @@ func TestRapidCommitKernel(t *testing.T) {
 	}
 }
 
+// TestSettingsKernel checks that a client that needs no address and no prefix requests settings
+// only.
 func TestSettingsKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -129,7 +137,8 @@ func TestSettingsKernel(t *testing.T) {
 }
 
 // TestRebindKernel checks the phases of a lease. The server first extends the lease at T1. Then it
-// is silent, so the client passes T1, T2 and the end of the lease, and starts a new search.
+// does not answer any more: the client renews after T1, rebinds after T2, and solicits after the
+// end.
 func TestRebindKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -147,8 +156,8 @@ func TestRebindKernel(t *testing.T) {
 	b.wait(t, slowTimeout, "without a lease", func(s dhcp6.Status) bool { return s.Lease == nil && s.Phase == dhcp6.Soliciting })
 }
 
-// TestForgottenKernel checks the renewal at a server that has lost its leases: the client requests
-// the address again, and the lease stays in use meanwhile.
+// TestForgottenKernel checks a renewal at a server that has lost its leases: the client requests
+// the address again, and its lease stays in use during this time.
 func TestForgottenKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -168,8 +177,9 @@ func TestForgottenKernel(t *testing.T) {
 	}
 }
 
-// TestConfirmKernel starts a client with a stored lease, once on the link of the lease and once on
-// another link.
+// TestConfirmKernel starts a client with a stored lease. On the link of the lease, the server
+// confirms the lease. On another link, the server answers NotOnLink, and the client gets a new
+// lease.
 func TestConfirmKernel(t *testing.T) {
 	stored := &dhcp6.Lease{Server: "00030001020000000063", Addresses: []dhcp6.Address{{Addr: address, Preferred: time.Hour, Valid: time.Hour}},
 		Acquired: time.Now(), T1: time.Minute, T2: 2 * time.Minute}
@@ -177,8 +187,8 @@ func TestConfirmKernel(t *testing.T) {
 		moved bool
 		want  []string
 	}{
-		"there":     {false, []string{"CONFIRM 2001:db8::5"}},
-		"elsewhere": {true, []string{"CONFIRM 2001:db8::5", "SOLICIT", "REQUEST 2001:db8::5"}},
+		"the same link": {false, []string{"CONFIRM 2001:db8::5"}},
+		"another link":  {true, []string{"CONFIRM 2001:db8::5", "SOLICIT", "REQUEST 2001:db8::5"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !rtnltest.Isolate(t) {
@@ -195,8 +205,8 @@ func TestConfirmKernel(t *testing.T) {
 	}
 }
 
-// TestDeclineKernel reports to the client that its address is a duplicate. The next lease has
-// another address, which the client then releases.
+// TestDeclineKernel reports to the client that another machine has its address. The client declines
+// the address, gets another one, and later releases it.
 func TestDeclineKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -34,6 +34,7 @@ type script struct {
 	wake  time.Time
 }
 
+// do passes an event to the state machine. It returns the actions and the next phase as text.
 func (w *script) do(ev Event) string {
 	ev.At, ev.Rand = w.now, noJitter
 	if ev.Reply != nil && ev.Reply.XID == 0 {
@@ -85,7 +86,8 @@ func say(m Message) string {
 	return s
 }
 
-// event returns the event for a word of a script.
+// event returns the event for a word of a script. Most words are messages of the server, with the
+// lease granted if the code does not replace it.
 func (w *script) event(word string) Event {
 	reply := func(change func(*Reply)) Event {
 		r := &Reply{Lease: granted}
@@ -139,6 +141,8 @@ func (w *script) event(word string) Event {
 	panic(word)
 }
 
+// TestStep passes a list of events to the state machine, and checks the actions and the phase after
+// each event.
 func TestStep(t *testing.T) {
 	stored := granted
 	stored.Acquired = t0
@@ -159,7 +163,7 @@ better = soliciting
 tick = request 2001:db8::5 to 0007, wake in 250ms, requesting
 reply = requesting
 stale = requesting`},
-		{"the rest of it", State{Mode: stateful, Phase: Requesting, Ready: true, Sent: t0, Offer: &Reply{Lease: granted}}, `
+		{"a first lease, from the reply on", State{Mode: stateful, Phase: Requesting, Ready: true, Sent: t0, Offer: &Reply{Lease: granted}}, `
 reply = apply 2001:db8::5, wake in 6m40s, bound
 tick = renew 2001:db8::5 to 0001, wake in 2m30s, renewing
 reply = apply 2001:db8::5, wake in 6m40s, bound
@@ -204,10 +208,10 @@ tick = solicit, wake in 250ms, soliciting`},
 		{"a stored lease is confirmed", State{Mode: stateful, Lease: &stored}, `
 up = confirm 2001:db8::5, wake in 250ms, confirming
 yes = apply 2001:db8::5, wake in 6m40s, bound`},
-		{"of another link", State{Mode: stateful, Lease: &stored}, `
+		{"a stored lease of another link", State{Mode: stateful, Lease: &stored}, `
 up = confirm 2001:db8::5, wake in 250ms, confirming
 no = drop, solicit, wake in 250ms, soliciting`},
-		{"no server answers", State{Mode: stateful, Lease: &stored}, `
+		{"no server answers for a stored lease", State{Mode: stateful, Lease: &stored}, `
 up = confirm 2001:db8::5, wake in 250ms, confirming
 tick = confirm 2001:db8::5, wake in 500ms, confirming
 tick = confirm 2001:db8::5, wake in 1s, confirming
@@ -222,7 +226,7 @@ up = drop, solicit, wake in 250ms, soliciting`},
 		{"a stored prefix", State{Mode: Mode{Addresses: true, Prefix: 56}, Lease: &withPrefix}, `
 up = rebind 2001:db8::5 2001:db8:100::/56, wake in 250ms, confirming
 prefix = apply 2001:db8::5 2001:db8:100::/56, wake in 6m40s, bound`},
-		{"a stored prefix, and addresses are new", State{Mode: Mode{Addresses: true, Prefix: 56}, Lease: &Lease{Prefixes: withPrefix.Prefixes, Acquired: t0}}, `
+		{"a stored prefix without an address, which is now wanted", State{Mode: Mode{Addresses: true, Prefix: 56}, Lease: &Lease{Prefixes: withPrefix.Prefixes, Acquired: t0}}, `
 up = drop, solicit, wake in 250ms, soliciting`},
 		{"the address ends before the prefix", State{Mode: Mode{Addresses: true, Prefix: 56}, Phase: Rebinding, Ready: true, Lease: &withPrefix, InUse: true}, `
 tick at 13m30s = apply 2001:db8:100::/56, rebind 2001:db8:100::/56, wake in 1m35s, rebinding
@@ -248,7 +252,7 @@ withdrawn = drop, solicit, wake in 250ms, soliciting`},
 down = wake in 13m20s, init
 tick = drop, sleep, init
 up = solicit, wake in 250ms, soliciting`},
-		{"duplicates", State{Mode: stateful, Phase: Bound, Ready: true, Lease: &stored, InUse: true}, `
+		{"another machine has the address", State{Mode: stateful, Phase: Bound, Ready: true, Lease: &stored, InUse: true}, `
 duplicate = drop, decline 2001:db8::5 to 0001, wake in 250ms, declining
 other = declining
 yes = wake in 250ms, init
@@ -271,7 +275,7 @@ down = sleep, end, released`},
 		{"release without a lease", State{Mode: stateful}, `
 up = solicit, wake in 250ms, soliciting
 release = sleep, end, released`},
-		{"a patient server", State{Mode: stateful, Phase: Soliciting, Ready: true, Attempt: 20}, `
+		{"a server that demands a longer interval", State{Mode: stateful, Phase: Soliciting, Ready: true, Attempt: 20}, `
 tick = solicit, wake in 2m0s, soliciting
 slow = soliciting
 tick = solicit, wake in 1h0m0s, soliciting`},
@@ -296,8 +300,8 @@ tick = solicit, wake in 1h0m0s, soliciting`},
 }
 
 // TestRandomEvents passes random events to the state machine and checks three invariants. A lease
-// in use has not ended. A client that waits for a server has a running timer. A client that has
-// ended does not act any more.
+// that has ended is not in use. A client that waits for a server has a running timer, and so has a
+// client with a lease but without a carrier. A released client performs no more actions.
 func TestRandomEvents(t *testing.T) {
 	words := []string{"up", "down", "tick", "tick", "tick", "advertise", "better", "best", "empty", "reply", "other", "rapid", "stale", "yes", "no", "no binding", "withdrawn", "prefix", "duplicate", "slow"}
 	for seed := range uint64(300) {
@@ -320,13 +324,13 @@ func TestRandomEvents(t *testing.T) {
 			waits := slices.Contains([]Phase{Soliciting, Requesting, Confirming, Renewing, Rebinding, Informing, Declining, Releasing}, s.Phase)
 			switch {
 			case was == Released && did != "released" && did != "sleep, end, released":
-				t.Fatalf("seed %d: a released client acts: %s", seed, strings.Join(log, "\n"))
+				t.Fatalf("seed %d: a released client performs an action: %s", seed, strings.Join(log, "\n"))
 			case waits && w.wake.IsZero():
-				t.Fatalf("seed %d: no timer: %s", seed, strings.Join(log, "\n"))
+				t.Fatalf("seed %d: no timer runs: %s", seed, strings.Join(log, "\n"))
 			case s.InUse && s.Lease.expired(w.now):
 				t.Fatalf("seed %d: an ended lease is in use: %s", seed, strings.Join(log, "\n"))
 			case s.InUse && !s.Ready && w.wake.IsZero() && !s.Lease.Expires().IsZero():
-				t.Fatalf("seed %d: a lease without a carrier never ends: %s", seed, strings.Join(log, "\n"))
+				t.Fatalf("seed %d: no timer ends the lease of a link without a carrier: %s", seed, strings.Join(log, "\n"))
 			}
 		}
 	}

@@ -27,8 +27,8 @@ func raw(code dhcpv6.OptionCode, b ...byte) dhcpv6.Option {
 
 func ip(s string) net.IP { return netip.MustParseAddr(s).AsSlice() }
 
-// message encodes a message of the server with its DUID, the DUID of the client, and the given
-// options.
+// message encodes a message of the server. It contains the DUIDs of the server and of the client,
+// and the given options.
 func message(kind dhcpv6.MessageType, options ...dhcpv6.Option) []byte {
 	m := dhcpv6.Message{MessageType: kind, TransactionID: dhcpv6.TransactionID{1, 2, 3}}
 	m.AddOption(raw(dhcpv6.OptionClientID, self.duid...))
@@ -64,6 +64,8 @@ func prefix(s string, preferred, valid time.Duration) dhcpv6.Option {
 	return &dhcpv6.OptIAPrefix{PreferredLifetime: preferred, ValidLifetime: valid, Prefix: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 128)}}
 }
 
+// TestParse checks the lease, and the notes about unusable parts, that parse gets from messages of
+// a server.
 func TestParse(t *testing.T) {
 	everything := []dhcpv6.Option{
 		addresses(time.Minute, 2*time.Minute, address("2001:db8::5", time.Hour, 2*time.Hour)),
@@ -98,26 +100,26 @@ func TestParse(t *testing.T) {
 		}, ""},
 		{"settings only", message(dhcpv6.MessageTypeReply, dhcpv6.OptDNS(ip("2001:db8::53")), raw(dhcpv6.OptionInformationRefreshTime, 0, 0, 0x0e, 0x10)),
 			Lease{DNS: []netip.Addr{netip.MustParseAddr("2001:db8::53")}, T1: time.Hour, T2: time.Hour}, nil, ""},
-		{"a refresh at once", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionInformationRefreshTime, 0, 0, 0, 0)), Lease{T1: minRefresh, T2: minRefresh}, nil, ""},
-		{"times that the client chooses", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", time.Hour, 2*time.Hour))),
+		{"a refresh time of 0", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionInformationRefreshTime, 0, 0, 0, 0)), Lease{T1: minRefresh, T2: minRefresh}, nil, ""},
+		{"no T1 and T2, so the client chooses them", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", time.Hour, 2*time.Hour))),
 			Lease{Addresses: five, T1: 30 * time.Minute, T2: 48 * time.Minute}, nil, ""},
 		{"no preferred time", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", 0, 2*time.Hour))),
 			Lease{Addresses: []Address{{netip.MustParseAddr("2001:db8::5"), 0, 2 * time.Hour}}, T1: minRenewal, T2: minRenewal}, nil, ""},
-		{"for ever", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", Forever, Forever))),
+		{"infinite lifetimes", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", Forever, Forever))),
 			Lease{Addresses: []Address{{netip.MustParseAddr("2001:db8::5"), Forever, Forever}}, T1: Forever, T2: Forever}, nil, ""},
-		{"another association", message(dhcpv6.MessageTypeReply, &dhcpv6.OptIANA{IaId: [4]byte{9}, Options: dhcpv6.IdentityOptions{Options: dhcpv6.Options{address("2001:db8::5", time.Hour, time.Hour)}}}), Lease{}, nil, ""},
+		{"another identity association", message(dhcpv6.MessageTypeReply, &dhcpv6.OptIANA{IaId: [4]byte{9}, Options: dhcpv6.IdentityOptions{Options: dhcpv6.Options{address("2001:db8::5", time.Hour, time.Hour)}}}), Lease{}, nil, ""},
 		{"a withdrawn address", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", 0, 0))), Lease{}, func(r *Reply) bool { return r.Withdrawn }, ""},
-		{"addresses of no machine", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("fe80::1", time.Hour, time.Hour), address("::1", time.Hour, time.Hour), address("ff02::1", time.Hour, time.Hour))),
+		{"invalid addresses", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("fe80::1", time.Hour, time.Hour), address("::1", time.Hour, time.Hour), address("ff02::1", time.Hour, time.Hour))),
 			Lease{}, nil, "fe80::1 is not an address of a machine"},
 		{"preferred longer than valid", message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", 2*time.Hour, time.Hour))), Lease{}, nil, "preferred longer than valid"},
 		{"T1 after T2", message(dhcpv6.MessageTypeReply, addresses(time.Hour, time.Minute, address("2001:db8::5", time.Hour, time.Hour))), Lease{}, nil, "T1 1h0m0s is after T2 1m0s"},
-		{"prefixes that are none", message(dhcpv6.MessageTypeReply, prefixes(prefix("2001:db8::/65", time.Hour, time.Hour), prefix("fe80::/16", time.Hour, time.Hour), prefix("2000::/3", time.Hour, time.Hour))),
+		{"invalid prefixes", message(dhcpv6.MessageTypeReply, prefixes(prefix("2001:db8::/65", time.Hour, time.Hour), prefix("fe80::/16", time.Hour, time.Hour), prefix("2000::/3", time.Hour, time.Hour))),
 			Lease{}, nil, "is not a prefix of /16 to /64"},
 		{"a damaged association beside resolvers", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionIANA, 1, 2, 3), dhcpv6.OptDNS(ip("2001:db8::53"))),
 			Lease{DNS: []netip.Addr{netip.MustParseAddr("2001:db8::53")}}, nil, "addresses (option 3)"},
-		{"resolvers of no machine", message(dhcpv6.MessageTypeReply, dhcpv6.OptDNS(ip("fe80::1"), ip("2001:db8::53"))),
+		{"an invalid resolver address", message(dhcpv6.MessageTypeReply, dhcpv6.OptDNS(ip("fe80::1"), ip("2001:db8::53"))),
 			Lease{DNS: []netip.Addr{netip.MustParseAddr("2001:db8::53")}}, nil, "fe80::1 is not an address of another machine"},
-		{"half a resolver", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionDNSRecursiveNameServer, 1, 2, 3)), Lease{}, nil, "does not match a list of addresses"},
+		{"a truncated resolver address", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionDNSRecursiveNameServer, 1, 2, 3)), Lease{}, nil, "does not match a list of addresses"},
 		{"a line break in a domain", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionDomainSearchList, 3, 'a', '\n', 'b', 0)), Lease{}, nil, "is not a name"},
 		{"a truncated time server", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionNTPServer, 0, 1, 0, 16, 1)), Lease{}, nil, "time servers (option 56)"},
 		{"SNTP", message(dhcpv6.MessageTypeReply, raw(dhcpv6.OptionSNTPServerList, ip("2001:db8::123")...)), Lease{NTP: []string{"2001:db8::123"}}, nil, ""},
@@ -148,7 +150,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestRejected checks messages that parse rejects completely.
+// TestRejected checks the messages for which parse returns an error.
 func TestRejected(t *testing.T) {
 	whole := message(dhcpv6.MessageTypeReply)
 	foreign := dhcpv6.Message{MessageType: dhcpv6.MessageTypeReply}
@@ -162,15 +164,15 @@ func TestRejected(t *testing.T) {
 		in   []byte
 		want string
 	}{
-		"no bytes":          {nil, errNotDHCP.Error()},
-		"of a client":       {message(dhcpv6.MessageTypeSolicit), errNotDHCP.Error()},
-		"of a relay":        {message(dhcpv6.MessageTypeRelayReply), errNotDHCP.Error()},
-		"for another":       {foreign.ToBytes(), errNotDHCP.Error()},
-		"without a server":  {anonymous.ToBytes(), "has no server identifier"},
-		"truncated":         {whole[:len(whole)-1], "option 2 is truncated"},
-		"truncated header":  {whole[:len(whole)-len(server.ToBytes())-2], "an option is truncated"},
-		"too many options":  {append(whole, make([]byte, 4*maxOptions)...), "more than 256 options"},
-		"a long identifier": {long.ToBytes(), "has no server identifier"},
+		"no bytes":                             {nil, errNotDHCP.Error()},
+		"a message of a client":                {message(dhcpv6.MessageTypeSolicit), errNotDHCP.Error()},
+		"a message of a relay":                 {message(dhcpv6.MessageTypeRelayReply), errNotDHCP.Error()},
+		"no client identifier":                 {foreign.ToBytes(), errNotDHCP.Error()},
+		"no server identifier":                 {anonymous.ToBytes(), "has no server identifier"},
+		"truncated":                            {whole[:len(whole)-1], "option 2 is truncated"},
+		"truncated header":                     {whole[:len(whole)-len(server.ToBytes())-2], "an option is truncated"},
+		"too many options":                     {append(whole, make([]byte, 4*maxOptions)...), "more than 256 options"},
+		"a server identifier that is too long": {long.ToBytes(), "has no server identifier"},
 	} {
 		if r, err := parse(test.in, self); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %+v, %v; want %q", name, r, err, test.want)
@@ -178,7 +180,7 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestEncode decodes the packets of encode with the library and checks their options.
+// TestEncode encodes a message of each kind, decodes it with the library, and checks its options.
 func TestEncode(t *testing.T) {
 	l := &Lease{Server: hex.EncodeToString(server.ToBytes()), Addresses: granted.Addresses, Prefixes: []Prefix{{Prefix: delegated}}}
 	both := Mode{Addresses: true, Prefix: 56}
@@ -249,8 +251,9 @@ func describe(t *testing.T, m *dhcpv6.Message) string {
 	return strings.Join(out, " ")
 }
 
-// FuzzReply parses arbitrary messages. It checks that each accepted message has values that are
-// safe to configure.
+// FuzzReply parses arbitrary messages. It checks that each accepted message has only values that
+// the machine can configure safely: valid addresses and prefixes, times in order, names without
+// white space.
 func FuzzReply(f *testing.F) {
 	f.Add(message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", time.Hour, 2*time.Hour)), prefixes(prefix("2001:db8:100::/56", time.Hour, time.Hour)), dhcpv6.OptDNS(ip("2001:db8::53"))))
 	f.Add(message(dhcpv6.MessageTypeAdvertise, raw(dhcpv6.OptionNTPServer, 0, 3, 0, 6, 4, 't', 'i', 'm', 'e', 0), raw(dhcpv6.OptionDomainSearchList, 3, 'l', 'a', 'n', 0), raw(dhcpv6.OptionIAPD, make([]byte, 12)...)))
@@ -261,7 +264,7 @@ func FuzzReply(f *testing.F) {
 		}
 		l := r.Lease
 		if len(l.Addresses) > maxAddresses || len(l.Prefixes) > maxAddresses || len(l.DNS) > maxAddresses || len(l.NTP) > maxAddresses || len(r.Notes) > maxNotes {
-			t.Errorf("too much: %+v", r)
+			t.Errorf("more items than permitted: %+v", r)
 		}
 		for _, a := range l.Addresses {
 			if !usable(a.Addr) || a.Valid <= 0 || a.Preferred > a.Valid {

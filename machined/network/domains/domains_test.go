@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// encode encodes a list of names without checks, as a foreign host can send it.
+// encode encodes a list of names without checks, because a foreign host can send any name.
 func encode(names ...string) []byte {
 	var out []byte
 	for _, n := range names {
@@ -18,6 +18,8 @@ func encode(names ...string) []byte {
 	return out
 }
 
+// TestParse checks the names that Parse returns from an encoded list, and the error about names
+// that it omits.
 func TestParse(t *testing.T) {
 	var many []string
 	for i := range Max + 1 {
@@ -29,18 +31,18 @@ func TestParse(t *testing.T) {
 		want    []string
 		problem string
 	}{
-		{"none", nil, nil, ""},
+		{"no data", nil, nil, ""},
 		{"padding only", make([]byte, 8), nil, ""},
-		{"two, with padding", append(encode("lan.test", "corp.example"), 0, 0, 0), []string{"lan.test", "corp.example"}, ""},
-		{"in upper case, and twice", encode("LAN.test", "lan.test"), []string{"lan.test"}, ""},
+		{"two names and padding", append(encode("lan.test", "corp.example"), 0, 0, 0), []string{"lan.test", "corp.example"}, ""},
+		{"a name twice, once in upper case", encode("LAN.test", "lan.test"), []string{"lan.test"}, ""},
 		{"a line break", encode("a\nnameserver 1", "lan.test"), []string{"lan.test"}, "is not a name"},
 		{"a dot in a label", []byte{3, 'a', '.', '.', 0}, nil, "is not a name"},
-		{"no end", encode("lan.test")[:9], nil, "truncated"},
+		{"a truncated name", encode("lan.test")[:9], nil, "truncated"},
 		{"a label past the end", []byte{4, 'l', 'a', 'n'}, nil, "truncated"},
 		{"a pointer", append(encode("lan.test"), 0xc0, 0), []string{"lan.test"}, "unknown type"},
 		{"too many labels", slices.Concat([]byte(strings.Repeat("\x01a", 128)), []byte{0}), nil, "longer than 255"},
 		{"a name of 254 bytes", encode(strings.Repeat("abcdefghi.", 25) + "abcd"), nil, "is not a name"},
-		{"too many", encode(many...), many[:Max], "more than 32"},
+		{"too many names", encode(many...), many[:Max], "more than 32"},
 	} {
 		got, err := Parse(test.in)
 		if !slices.Equal(got, test.want) {
@@ -52,7 +54,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse parses arbitrary data. It checks that each accepted name is safe in resolv.conf.
+// FuzzParse parses arbitrary data. It checks that each accepted name is valid, and cannot add a
+// line or a comment to resolv.conf.
 func FuzzParse(f *testing.F) {
 	f.Add(encode("lan.test", "corp.example"))
 	f.Add([]byte{3, 'a', '\n', 'b', 0, 0xc0, 0})

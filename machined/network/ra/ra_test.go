@@ -43,12 +43,14 @@ func dnssl(seconds uint32, names ...string) []byte {
 	return option(typeDomains, seconds, content)
 }
 
-// say returns the values of a table as text.
+// say returns the resolvers, search domains and routers of a table as text.
 func say(t Table) string {
 	i := t.Info()
 	return fmt.Sprintf("%v %v by %v", i.Servers, i.Search, i.Routers)
 }
 
+// TestTable checks the content of a table, and the time of its next expiry, after each event of a
+// sequence. An event is an option of a router, or only the passage of time.
 func TestTable(t *testing.T) {
 	type event struct {
 		after  time.Duration // time since the previous event
@@ -83,13 +85,13 @@ func TestTable(t *testing.T) {
 			next = table.Next().Sub(t0)
 		}
 		if got := say(table); got != e.want || next != e.next {
-			t.Errorf("event %d: %s until %v, want %s until %v", i, got, next, e.want, e.next)
+			t.Errorf("event %d: %s, next expiry after %v; want %s, next expiry after %v", i, got, next, e.want, e.next)
 		}
 	}
 }
 
-// TestFull checks a full table: a new value replaces the value that ends first, but only if the new
-// value ends later.
+// TestFull checks a full table: a new server replaces the server that expires first, but only if
+// the new server expires later.
 func TestFull(t *testing.T) {
 	var table Table
 	add := func(seconds uint32, addr string) {
@@ -107,7 +109,7 @@ func TestFull(t *testing.T) {
 	got := table.Info().Servers
 	if len(got) != maxServers || slices.Contains(got, netip.MustParseAddr("2001:db8::bad")) || slices.Contains(got, netip.MustParseAddr("2001:db8::1")) ||
 		!slices.Contains(got, netip.MustParseAddr("2001:db8::53")) {
-		t.Errorf("the servers are %v", got)
+		t.Errorf("the table has the servers %v; want 2001:db8::53, and neither 2001:db8::1 nor 2001:db8::bad", got)
 	}
 }
 
@@ -122,15 +124,15 @@ func TestParse(t *testing.T) {
 		{"no bytes", nil, "[] []", "wrong length"},
 		{"a wrong length", []byte{25, 2, 0, 0, 0, 0, 0, 1}, "[] []", "wrong length"},
 		{"half an address", option(25, 9, make([]byte, 8)), "[] []", "does not match a list of addresses"},
-		{"addresses of no resolver", rdnss(9, "::", "::1", "ff02::fb", "fe80::1", "::ffff:10.0.0.1", "2001:db8::53"), "[2001:db8::53] []", ":: is not usable"},
-		{"a line break", dnssl(9, "a\nb", "lan.test"), "[] [lan.test]", "is not a name"},
+		{"addresses that no resolver can have", rdnss(9, "::", "::1", "ff02::fb", "fe80::1", "::ffff:10.0.0.1", "2001:db8::53"), "[2001:db8::53] []", ":: is not usable"},
+		{"a domain with a line break", dnssl(9, "a\nb", "lan.test"), "[] [lan.test]", "is not a name"},
 	} {
 		o, err := Parse(test.in)
 		if got := fmt.Sprint(o.Servers, o.Domains); got != test.want {
 			t.Errorf("%s: %s, want %s", test.name, got, test.want)
 		}
 		if (err == nil) != (test.problem == "") || err != nil && !strings.Contains(err.Error(), test.problem) {
-			t.Errorf("%s: %v, want %q", test.name, err, test.problem)
+			t.Errorf("%s: error %v, want %q", test.name, err, test.problem)
 		}
 	}
 }

@@ -30,8 +30,8 @@ type fixture struct {
 	config  *tls.Config
 }
 
-// start starts a server on loopback. change changes its settings before the start. Its certificate
-// is for its address.
+// start starts a server on loopback. Before that, the function change can change the settings of
+// the server. The certificate of the server is for its address.
 func start(t *testing.T, change func(*ntstest.Server)) fixture {
 	t.Helper()
 	ca, err := pki.NewCA("time", time.Hour)
@@ -71,6 +71,8 @@ func query(s *Session) (*ntp.Response, error) {
 	return ntp.QueryWithOptions(s.Address(), ntp.QueryOptions{Timeout: 5 * time.Second, Extensions: []ntp.Extension{s}})
 }
 
+// TestSession checks that each request uses another cookie, and that each answer replaces the used
+// cookie.
 func TestSession(t *testing.T) {
 	f := start(t, func(s *ntstest.Server) { s.Now = func() time.Time { return time.Now().Add(time.Hour) } })
 	s := f.exchange(t)
@@ -138,6 +140,7 @@ func exchangeOf(cookies [][]byte) []byte {
 	return append(out, ntstest.Record(0x8000)...)
 }
 
+// TestExchangeRefused checks that Exchange rejects records of a server that violate the protocol.
 func TestExchangeRefused(t *testing.T) {
 	cookie := ntstest.Record(5, 1, 2, 3, 4)
 	end := ntstest.Record(0x8000)
@@ -175,7 +178,7 @@ func TestExchangeRefused(t *testing.T) {
 			}
 		})
 	}
-	for n := range whole { // Each message ends after n bytes, too early.
+	for n := range whole { // The message is cut off after n bytes.
 		if _, err := readAnswer(bytes.NewReader(whole[:n])); err == nil {
 			t.Errorf("the first %d of %d bytes are accepted as a key exchange", n, len(whole))
 		}
@@ -186,7 +189,7 @@ func TestExchangeRefused(t *testing.T) {
 func TestExchangeNames(t *testing.T) {
 	a, err := readAnswer(bytes.NewReader(slices.Concat(ntstest.Record(6, []byte("2001:db8::1")...), ntstest.Record(0x8007, 1, 0), ntstest.Record(999, 1), exchangeOf([][]byte{{1}}))))
 	if err != nil || a.host != "2001:db8::1" || a.port != 256 {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("the named NTP server is %+v, %v", a, err)
 	}
 }
 
@@ -391,7 +394,7 @@ func TestCipher(t *testing.T) {
 		hexed("10203040 50607080 90a0"), hexed("09f91102 9d74e35b d84156c5 635688c0"))
 	want := "7bdb6e3b432667eb06f4d14bff2fbd0fcb900f2fddbe404326601965c889bf17dba77ceb094fa663b7a3f748ba8af829ea64ad544a272e9c485b62a3fd5c0d"
 	if err != nil || hex.EncodeToString(got) != want {
-		t.Errorf("%x, %v", got, err)
+		t.Errorf("the encrypted text is %x, %v", got, err)
 	}
 }
 
@@ -406,7 +409,7 @@ func FuzzRecords(f *testing.F) {
 			return
 		}
 		if len(a.cookies) == 0 || len(a.cookies) > maxCookies || len(a.host) > maxHost || a.port == 0 {
-			t.Errorf("%+v", a)
+			t.Errorf("the accepted key exchange is %+v", a)
 		}
 	})
 }

@@ -38,13 +38,13 @@ func TestZswap(t *testing.T) {
 		}
 		z, err := parseZswap(values)
 		if err != nil || z.Percent != percent || percent > 0 && !z.Shrinker || all[len(all)-1].name != zswapEnabled {
-			t.Errorf("%d: %+v, %v, %v", percent, z, err, all)
+			t.Errorf("%d %%: the state is %+v, %v, after the writes %v", percent, z, err, all)
 		}
 	}
 	if !slices.Contains(parameters(5), parameter{zswapPercent, "5"}) {
-		t.Errorf("%v", parameters(5))
+		t.Errorf("the writes for 5 %% are %v", parameters(5))
 	}
 	if z, err := parseZswap(map[string]string{zswapEnabled: "Y", zswapPercent: "x"}); err == nil {
-		t.Errorf("%+v", z)
+		t.Errorf("an invalid percentage is read as %+v", z)
 	}
 }

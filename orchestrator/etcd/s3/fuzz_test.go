@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzRefusal parses arbitrary answers of a store: the operator gets one line of bounded length.
+// FuzzRefusal parses arbitrary answers of a store. The error must be a single line of bounded
+// length, without control sequences.
 func FuzzRefusal(f *testing.F) {
 	f.Add("403 Forbidden", "<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
 	f.Add("500 \x1b[2J", "<a><a><a>")

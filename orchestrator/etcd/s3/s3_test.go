@@ -24,7 +24,7 @@ import (
 
 const accessKey, secretKey = "EXAMPLE-ACCESS-KEY", "example/secret+key"
 
-// serve returns a bucket of a server with this handler.
+// serve starts a server with the handler h, and returns a bucket at this server.
 func serve(t *testing.T, h http.Handler) Bucket {
 	t.Helper()
 	server := httptest.NewTLSServer(h)
@@ -37,8 +37,8 @@ func newStore() *s3test.Store {
 	return &s3test.Store{Region: "eu-central-1", Bucket: "backups", AccessKey: accessKey, SecretKey: secretKey}
 }
 
-// TestPut checks that the store has the complete object under its key. The store verifies the
-// signature with its own code.
+// TestPut checks that the store gets the complete object under its key, with a signature that the
+// store verifies with its own code.
 func TestPut(t *testing.T) {
 	store := newStore()
 	b := serve(t, store)
@@ -118,7 +118,7 @@ func TestRefused(t *testing.T) {
 		w.WriteHeader(http.StatusBadGateway)
 		_, _ = io.WriteString(w, "<html>\x1b[31m")
 	}))
-	with := func(change func(*Bucket)) Bucket { b := good; change(&b); return b }
+	changed := func(change func(*Bucket)) Bucket { b := good; change(&b); return b }
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -128,15 +128,15 @@ func TestRefused(t *testing.T) {
 		b    Bucket
 		want string
 	}{
-		"another secret":       {with(func(b *Bucket) { b.SecretKey = "example/secret+key " }), "the store answers SignatureDoesNotMatch: the signature is another one (AWS4-HMAC-SHA256 Credential=…/"},
-		"another user":         {with(func(b *Bucket) { b.AccessKey = "SOMEBODY" }), "SignatureDoesNotMatch: the credential is another one"},
-		"another region":       {with(func(b *Bucket) { b.Region = "us-east-1" }), "SignatureDoesNotMatch"},
-		"another bucket":       {with(func(b *Bucket) { b.Name = "other" }), "NoSuchBucket: The specified bucket does not exist (HTTP 404)"},
-		"an unknown CA":        {with(func(b *Bucket) { b.CA = "" }), "certificate signed by unknown authority"},
-		"no certificate":       {with(func(b *Bucket) { b.CA = "x" }), "the given CA contains no certificate"},
-		"nobody there":         {with(func(b *Bucket) { b.Endpoint = "https://" + listener.Addr().String() }), "connection refused"},
-		"sent elsewhere":       {stolen, "the store answers 307 Temporary Redirect"},
-		"not a store's answer": {broken, "the store answers 502 Bad Gateway"},
+		"another secret":                   {changed(func(b *Bucket) { b.SecretKey = "example/secret+key " }), "the store answers SignatureDoesNotMatch: the signature is another one (AWS4-HMAC-SHA256 Credential=…/"},
+		"another user":                     {changed(func(b *Bucket) { b.AccessKey = "SOMEBODY" }), "SignatureDoesNotMatch: the credential is another one"},
+		"another region":                   {changed(func(b *Bucket) { b.Region = "us-east-1" }), "SignatureDoesNotMatch"},
+		"another bucket":                   {changed(func(b *Bucket) { b.Name = "other" }), "NoSuchBucket: The specified bucket does not exist (HTTP 404)"},
+		"an unknown CA":                    {changed(func(b *Bucket) { b.CA = "" }), "certificate signed by unknown authority"},
+		"no certificate":                   {changed(func(b *Bucket) { b.CA = "x" }), "the given CA contains no certificate"},
+		"no listener":                      {changed(func(b *Bucket) { b.Endpoint = "https://" + listener.Addr().String() }), "connection refused"},
+		"a redirect":                       {stolen, "the store answers 307 Temporary Redirect"},
+		"an answer that is not of a store": {broken, "the store answers 502 Bad Gateway"},
 	} {
 		err := c.b.Put(t.Context(), "k", strings.NewReader("hello"), 5)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), c.b.Endpoint+"/"+c.b.Name+": cannot put k: ") {
@@ -145,7 +145,7 @@ func TestRefused(t *testing.T) {
 		}
 		for _, secret := range []string{accessKey, secretKey} {
 			if strings.Contains(err.Error(), secret) {
-				t.Errorf("%s: %v: it contains %s", name, err, secret)
+				t.Errorf("%s: %v: the error contains %s", name, err, secret)
 			}
 		}
 	}
@@ -153,10 +153,10 @@ func TestRefused(t *testing.T) {
 		t.Errorf("an object that is too short: %v", err)
 	}
 	if err := good.Put(t.Context(), "k", strings.NewReader(""), 0); err == nil || !strings.Contains(err.Error(), "it is empty") {
-		t.Errorf("empty: %v", err)
+		t.Errorf("an empty object: %v", err)
 	}
 	if err := good.Put(t.Context(), "k", nil, MaxSize+1); err == nil || !strings.Contains(err.Error(), "it has 5120 MiB, and the limit of a store is 5120") {
-		t.Errorf("too large: %v", err)
+		t.Errorf("an object that is too large: %v", err)
 	}
 	if keys := store.Keys(); len(keys) != 0 {
 		t.Errorf("objects %q; want none", keys)
@@ -175,17 +175,17 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestWatch checks that late is called after some time without reads, but not before the first byte
-// or after the last byte.
+// TestWatch checks that watch calls its function late if no read takes place for some time, but not
+// before the first byte or after the last byte.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := false
 		w := watch(strings.NewReader("ab"), func() { late = true })
-		check := func(when string, want bool) {
+		check := func(event string, want bool) {
 			t.Helper()
 			synctest.Wait()
 			if late != want {
-				t.Errorf("%s: %t", when, late)
+				t.Errorf("%s: the function late was called: %t", event, late)
 			}
 		}
 		time.Sleep(2 * stallTimeout)
@@ -195,7 +195,7 @@ func TestWatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(stallTimeout - time.Second)
-			check("in time", false)
+			check("before the timeout", false)
 		}
 		if _, err := w.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
@@ -207,7 +207,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(stallTimeout)
-		check("late", true)
+		check("after the timeout", true)
 	})
 }
 
@@ -223,7 +223,7 @@ func TestAuthorities(t *testing.T) {
 		pool = x509.NewCertPool()
 	}
 	if pool.AppendCertsFromPEM([]byte(b.CA)); !client.Transport.(*http.Transport).TLSClientConfig.RootCAs.Equal(pool) {
-		t.Error("an unknown CA is trusted")
+		t.Error("the client trusts other CAs than those of the system and the configured one")
 	}
 }
 

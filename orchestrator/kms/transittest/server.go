@@ -1,7 +1,7 @@
-// Package transittest is a stand-in for a Vault or OpenBao. It answers the documented requests
-// encrypt and decrypt of the secrets engine Transit, and the logins of the authentication methods
-// AppRole and TLS certificates. Each version of a key is an AES-GCM key. It stores nothing, and is
-// for tests only.
+// Package transittest is a fake of Vault and OpenBao for tests. It answers the requests encrypt and
+// decrypt of the secrets engine Transit, and the logins of the authentication methods AppRole and
+// TLS certificates, as documented. Each version of a key is an AES-GCM key. The fake stores nothing
+// on disk.
 package transittest
 
 import (
@@ -18,12 +18,12 @@ import (
 	"time"
 )
 
-// Server is the handler of the stand-in. Set the exported fields before its first request.
+// Server is the handler of the fake. Set the exported fields before its first request.
 type Server struct {
 	Namespace        string // expected in each request
 	RoleID, SecretID string
-	CertRole         string        // the role that certificates of clients log in to; empty: none
-	TTL              time.Duration // of tokens; 0: unlimited
+	CertRole         string        // of a login with a certificate; empty: none
+	TTL              time.Duration // the validity of tokens; 0 means unlimited
 	Now              func() time.Time
 
 	mu     sync.Mutex
@@ -34,7 +34,7 @@ type Server struct {
 	logins int
 }
 
-// New returns a stand-in with the key orlop at the mount transit.
+// New returns a fake with the key orlop of the secrets engine that is mounted as transit.
 func New(roleID, secretID string) *Server {
 	s := &Server{RoleID: roleID, SecretID: secretID, Now: time.Now, tokens: map[string]time.Time{}}
 	s.Rotate()
@@ -57,7 +57,7 @@ func (s *Server) Forget() {
 	clear(s.tokens)
 }
 
-// Seal makes each request fail if sealed is true, and ends this if it is false.
+// Seal makes all further requests fail if sealed is true, and work again if it is false.
 func (s *Server) Seal(sealed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +131,8 @@ func (s *Server) answer(r *http.Request) (map[string]any, *failure) {
 		}
 		return s.login(), nil
 	}
-	until, known := s.tokens[r.Header.Get("X-Vault-Token")]
-	if !known || !until.IsZero() && s.Now().After(until) || s.denied {
+	expiry, known := s.tokens[r.Header.Get("X-Vault-Token")]
+	if !known || !expiry.IsZero() && s.Now().After(expiry) || s.denied {
 		return nil, &failure{http.StatusForbidden, "permission denied"}
 	}
 	switch r.URL.Path {

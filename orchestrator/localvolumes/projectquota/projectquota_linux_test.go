@@ -36,8 +36,8 @@ func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	return m
 }
 
-// write appends about the given number of bytes to a file, and returns how many it has written. It
-// runs without CAP_SYS_RESOURCE, like a pod.
+// write appends at least the given number of bytes to a file, in steps of 256 KiB, and returns how
+// many bytes it has written. It runs without CAP_SYS_RESOURCE, like a pod.
 func write(t *testing.T, path string, bytes int) (int, error) {
 	t.Helper()
 	var written int
@@ -60,7 +60,7 @@ func write(t *testing.T, path string, bytes int) (int, error) {
 }
 
 // TestLimit checks that a project cannot exceed its limits of bytes and inodes, and that other
-// projects are not affected. The limit can be raised while the project is in use, and it is still
+// projects are not affected. The limit can be raised while the project is in use. It is still
 // effective after an unmount and a new mount.
 func TestLimit(t *testing.T) {
 	m := disk(t, mkfs.ProjectQuotas)
@@ -86,7 +86,7 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, err := Of(below); err != nil || id != 7 {
-		t.Errorf("a directory in a project is of project %d, %v", id, err)
+		t.Errorf("a new directory in project 7 belongs to project %d, %v", id, err)
 	}
 	n, err := write(t, filepath.Join(below, "file"), 16*mib)
 	if !errors.Is(err, unix.EDQUOT) || n < 3*mib || n > 4*mib {
@@ -121,7 +121,7 @@ func TestLimit(t *testing.T) {
 	}
 	if err := os.Rename(filepath.Join(second, "file"), filepath.Join(first, "file")); err == nil {
 		info, err := Of(filepath.Join(first, "file"))
-		t.Errorf("a file was moved into another project, and is of %d, %v", info, err)
+		t.Errorf("a file was moved into another project, and now belongs to project %d, %v", info, err)
 	}
 
 	limit, usage, err := Get(m.Target, 7)
@@ -132,7 +132,7 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := mkfstest.Run(t.Context(), "/usr/sbin/e2fsck", "-f", "-n", m.Source); err != nil {
-		t.Errorf("not sound: %v", err)
+		t.Errorf("the file system has errors: %v", err)
 	}
 	if err := errors.Join(m.Do(), Enforce(m.Target)); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if limit, usage, err := Get(m.Target, 7); err != nil && !errors.Is(err, unix.ESRCH) || limit != (Limit{}) || usage != (Usage{}) {
-		t.Errorf("what was removed still has %+v, %+v, %v", limit, usage, err)
+		t.Errorf("the removed project still has %+v, %+v, %v", limit, usage, err)
 	}
 }
 

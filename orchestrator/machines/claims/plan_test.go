@@ -27,8 +27,8 @@ import (
 
 var start = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
-// world is a cluster in memory. Its methods do what the API server does with the changes of Plan,
-// and what machined does with the list of claims.
+// world simulates a cluster in memory. Its methods perform the changes of Plan, as the API server
+// does, and process the list of claims and removals, as machined does.
 type world struct {
 	t    *testing.T
 	now  time.Time
@@ -55,10 +55,12 @@ func newWorld(t *testing.T) *world {
 }
 
 // signed, ruleOnly and keeps are templates that an operator has signed. ruleOnly accepts only
-// machines that a rule approves. With keeps, a machine keeps its data after its removal.
+// machines that a rule approves. With the third template, keeps, a machine retains its data after
+// its removal from the cluster. With the other two, the machine is wiped.
 var signed, ruleOnly, keeps = sign(false, config.RemovalWipe), sign(true, config.RemovalWipe), sign(false, config.RemovalKeep)
 
-// documents returns the documents of a worker.
+// documents returns the configuration documents of a worker. The policy says whether the machine
+// wipes its data when it is removed from the cluster.
 func documents(policy config.OnRemoval) []byte {
 	cert := func(name string) config.CertKey {
 		ca, err := pki.NewCA(name, time.Hour)
@@ -132,7 +134,7 @@ func (w *world) host(number int, approve bool) *machineapi.OrlopHost {
 }
 
 // controlPlane adds a control-plane machine with the finalizer and a claim. If set is not nil, its
-// Machine also names the set as its controller. Plan must not remove this machine.
+// Machine also names the set as its controller. Plan must not delete this Machine.
 func (w *world) controlPlane(name string, set *clusterv1.MachineSet) {
 	o := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, UID: w.uid(), Finalizers: []string{Finalizer}}}
 	if set != nil {
@@ -244,24 +246,25 @@ func (w *world) check(r Result) {
 	}
 	for _, l := range r.List.Claims {
 		if h := w.hosts[machineapi.HostName(l.Key)]; h != nil && !h.Approved() {
-			w.t.Errorf("%s is listed without an approval", l.Name)
+			w.t.Errorf("the list contains a claim of %s, whose host is not approved", l.Name)
 		}
 		if l.Name != claim.Name("rack7", l.Key) {
-			w.t.Errorf("%s has the key %s", l.Name, l.Key)
+			w.t.Errorf("the list contains a claim of %s, but this is not the name for the key %s", l.Name, l.Key)
 		}
 	}
 	for _, l := range r.List.Removals {
 		if own := w.own[l.Name]; own.Spec.Role != machineapi.RoleWorker || w.machines[l.Name].DeletionTimestamp == nil {
-			w.t.Errorf("the control-plane machine %s is in the list of removals", l.Name)
+			w.t.Errorf("%s is in the list of removals, but is a control-plane machine or has a Machine that is not deleted", l.Name)
 		}
 	}
 }
 
-// machined processes the entries of a list for which only returns true: it admits claimed machines
-// and removes others. A removed machine waits again with another key and without an approval.
-func (w *world) machined(l claim.List, only func(name string) bool) {
-	for _, c := range l.Claims {
-		if only(c.Name) {
+// machined processes the entries of a list for which the function selects returns true. It admits
+// each machine in list.Claims and removes each machine in list.Removals. A removed machine without
+// a power switch waits again, with another key and without an approval.
+func (w *world) machined(list claim.List, selects func(name string) bool) {
+	for _, c := range list.Claims {
+		if selects(c.Name) {
 			w.members[c.Key] = c.Name
 			w.joined(c.Key)
 			o := w.machines[c.Name].DeepCopy()
@@ -271,8 +274,8 @@ func (w *world) machined(l claim.List, only func(name string) bool) {
 			w.machines[c.Name] = o
 		}
 	}
-	for _, m := range l.Removals {
-		if only(m.Name) && w.members[m.Key] == m.Name {
+	for _, m := range list.Removals {
+		if selects(m.Name) && w.members[m.Key] == m.Name {
 			delete(w.members, m.Key)
 			if h := w.hosts[machineapi.HostName(m.Key)]; h == nil || h.Spec.Power == nil {
 				w.host(1000+w.uids, false)
@@ -282,7 +285,8 @@ func (w *world) machined(l claim.List, only func(name string) bool) {
 	}
 }
 
-// joined does what package hosts does with the OrlopHost of a machine that has joined.
+// joined updates the OrlopHost of a machine that has joined, as package hosts does. A host with a
+// power switch does not wait any more; any other host is deleted.
 func (w *world) joined(key string) {
 	name := machineapi.HostName(key)
 	if h := w.hosts[name]; h == nil || h.Spec.Power == nil {
@@ -292,7 +296,7 @@ func (w *world) joined(key string) {
 	w.waits(name, false)
 }
 
-// waits changes condition Waiting of a host.
+// waits sets the condition Waiting of a host to the value waits.
 func (w *world) waits(name string, waits bool) *machineapi.OrlopHost {
 	h := w.hosts[name].DeepCopy()
 	c := metav1.Condition{Type: machineapi.ConditionWaiting, Status: metav1.ConditionFalse, Reason: "Silent"}
@@ -304,9 +308,9 @@ func (w *world) waits(name string, waits bool) *machineapi.OrlopHost {
 	return h
 }
 
-// switches does what package hosts does with the power of hosts: a returned machine, and one that
-// is not needed, are off. A machine that is switched on reports with another key, and gets the
-// power switch of its host.
+// switches performs the operations of the power switches, as package hosts does. It switches off
+// each returned machine and each machine that is not needed. A machine that it switches on reports
+// with another key, so it gets a new host, which inherits the power switch of the previous one.
 func (w *world) switches() {
 	for _, h := range values(w.hosts) {
 		switch o := hosts.Operation(h); o.Phase {
@@ -328,7 +332,7 @@ func (w *world) switches() {
 	}
 }
 
-// ordered returns the names of the hosts that are switched on for a set.
+// ordered returns the names of the hosts that are switched on for a set and not claimed.
 func (w *world) ordered(set string) (names []string) {
 	for _, h := range values(w.hosts) {
 		if o := hosts.Operation(h); o.For == set && h.Spec.Claim == nil {
@@ -366,7 +370,8 @@ func (w *world) machinesOf() (names []string) {
 	return names
 }
 
-// TestScale scales a MachineDeployment from one machine to three and back to one.
+// TestScale scales a MachineDeployment from one machine to three and back to one. Only hosts that
+// are approved and match the template are claimed.
 func TestScale(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "host.cpus < 5 && host.labels.rack == '7'")
@@ -408,8 +413,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestDeletion checks the deletion of a Machine. The Machine exists until the machine is no member
-// and cannot join any more. The set claims another machine instead.
+// TestDeletion deletes the Machine of a member. It checks that the object exists until the machine
+// is no longer a member and cannot join any more, and that the set claims another machine.
 func TestDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -438,8 +443,8 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
-// TestNoJoin deletes the Machine of a machine that was claimed and has not joined. It checks that
-// the Machine exists until the machine cannot get a ticket any more.
+// TestNoJoin scales a MachineDeployment to zero while its claimed machine has not joined yet. It
+// checks that the object Machine exists until the machine cannot get a ticket any more.
 func TestNoJoin(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -510,8 +515,8 @@ func TestTemplate(t *testing.T) {
 
 // TestRandomWorlds makes random changes to many clusters. It checks that only approved hosts are
 // claimed, that no host is claimed twice, and that no control-plane machine is removed. In the end,
-// the changes stop, and no set has more machines than its replicas. No host stays on that was
-// switched on for a set with enough machines.
+// the changes stop, and no set has more machines than its replicas. The number of hosts that stay
+// switched on for a set is not larger than the number of its missing machines.
 func TestRandomWorlds(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -600,7 +605,7 @@ func TestRules(t *testing.T) {
 		}
 	}
 	if pass(); w.hosts[h.Name].Spec.Claim == nil || len(r.List.Claims) > 0 {
-		t.Fatalf("a claim without its rule is listed: %+v", r.List)
+		t.Fatalf("the list contains a claim, but not its rule, which does not exist: %+v", r.List)
 	}
 	w.rules = []*machineapi.OrlopApprovalRule{{ObjectMeta: metav1.ObjectMeta{Name: "rack"}, Spec: machineapi.OrlopApprovalRuleSpec{Rule: "text", Signature: "signature"}}, {ObjectMeta: metav1.ObjectMeta{Name: "other"}}}
 	pass()
@@ -616,11 +621,12 @@ func TestRules(t *testing.T) {
 	}
 	delete(w.hosts, h.Name)
 	if pass(); len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "rack" {
-		t.Errorf("after the deletion of the OrlopHost: %+v", r.List)
+		t.Errorf("the claim does not have the rule of the OrlopMachine after the deletion of the OrlopHost: %+v", r.List)
 	}
 }
 
-// TestDemandCondition checks the condition of power on demand.
+// TestDemandCondition checks the condition OnDemand of a MachineDeployment. Only a
+// MachineDeployment with the annotations of power on demand has the condition.
 func TestDemandCondition(t *testing.T) {
 	w := newWorld(t)
 	d := w.deployment("workers", 0)
@@ -637,24 +643,24 @@ func TestDemandCondition(t *testing.T) {
 	}
 	full := &ondemand.Verdict{State: ondemand.Full, Message: "the maximum is 1"}
 	if c := find(full); c != nil {
-		t.Errorf("without annotations: %+v", c)
+		t.Errorf("a MachineDeployment without annotations has the condition %+v", c)
 	}
 	w.deployments["workers"].Annotations = map[string]string{machineapi.MaxSizeAnnotation: "1"}
 	if c := find(full); c != nil {
-		t.Errorf("without the choice of an operator: %+v", c)
+		t.Errorf("a MachineDeployment for which no operator enabled power on demand has the condition %+v", c)
 	}
 	w.deployments["workers"].Annotations[machineapi.OnDemandAnnotation] = "true"
 	if c := find(full); c == nil || c.Status != metav1.ConditionFalse || c.Reason != "MaximumReached" || c.Message != "the maximum is 1" {
 		t.Errorf("%+v", c)
 	}
 	if c := find(nil); c == nil || c.Reason != "MaximumReached" {
-		t.Errorf("before the first decision of another leader: %+v", c)
+		t.Errorf("a new leader has changed the condition before its first decision: %+v", c)
 	}
 	if c := find(&ondemand.Verdict{State: ondemand.Steady}); c == nil || c.Status != metav1.ConditionTrue {
 		t.Errorf("%+v", c)
 	}
 	w.deployments["workers"].Annotations = nil
 	if c := find(full); c != nil {
-		t.Errorf("%+v of %s", c, d.Name)
+		t.Errorf("%s has the condition %+v after its annotations were removed", d.Name, c)
 	}
 }

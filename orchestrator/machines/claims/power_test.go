@@ -17,9 +17,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// TestPower scales a MachineDeployment of machines with power switches from two to none and back.
-// The machines are off in between, and are switched on for the set: one for each missing machine,
-// also while the new keys wait for an approval.
+// TestPower scales a MachineDeployment of machines with power switches from three machines to one,
+// then to two and to four. Removed machines are switched off. For each missing machine, one host is
+// switched on. While its new key waits for an approval, no further host is switched on for it.
 func TestPower(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "host.labels.rack == '7'")
@@ -64,14 +64,15 @@ func TestPower(t *testing.T) {
 	if c := scale(2); c.Reason != reasonSatisfied || len(w.members) != 2 || !slices.Equal(phases(), []string{"", "", "Off"}) {
 		t.Fatalf("%+v, %v", c, phases())
 	}
-	// One more is off, and another one is missing: a stock-out.
+	// The set lacks two machines, and only one host is left, which is off.
 	if c := scale(4); c.Reason != reasonNoHost || !strings.Contains(c.Message, "2 more approved OrlopHosts") || !strings.Contains(c.Message, "1 of them are switched on") {
 		t.Fatalf("%+v, %v", c, phases())
 	}
 }
 
-// TestReturn checks that a machine is returned only after it has left the cluster, and before its
-// Machine is finalized. A machine that has never got its configuration keeps its approval.
+// TestReturn checks when a host becomes free again after its set is scaled to zero: after the
+// machine has left the cluster, and before the finalizer of its Machine is removed. The host of a
+// machine that has never got its configuration retains its approval.
 func TestReturn(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -86,7 +87,7 @@ func TestReturn(t *testing.T) {
 		w.now = w.now.Add(settle)
 	}
 	if h = w.hosts[h.Name]; len(r.List.Removals) != 1 || h.Spec.Claim == nil || h.Spec.Standby != nil {
-		t.Fatalf("while it is a member: %+v, %+v", r.List, h.Spec)
+		t.Fatalf("the host is released while its machine is a member: %+v, %+v", r.List, h.Spec)
 	}
 	w.machined(r.List, all)
 	r = w.pass()
@@ -94,7 +95,7 @@ func TestReturn(t *testing.T) {
 		t.Fatalf("%+v, %v", h.Spec, r.Changes)
 	}
 	if w.pass(); len(w.machines) != 0 {
-		t.Errorf("the Machine stays: %v", w.machines)
+		t.Errorf("the Machine exists after its host is free again: %v", w.machines)
 	}
 
 	w = newWorld(t)
@@ -115,8 +116,9 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// TestLate checks that a host that does not report in time does not keep a set from another host,
-// and that a set does not switch on the host of another set twice.
+// TestLate checks that a set with one missing machine switches on one host. If this host does not
+// report in time, the set switches on another host instead and does not need the late host any
+// more.
 func TestLate(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -138,11 +140,11 @@ func TestLate(t *testing.T) {
 		return n
 	}
 	if n := orders(); n != 1 {
-		t.Errorf("%d hosts are switched on", n)
+		t.Errorf("%d hosts are switched on for one missing machine, want 1", n)
 	}
 	w.now = w.now.Add(standby.Patience + time.Second)
 	if n := orders(); n != 1 {
-		t.Errorf("%d hosts are switched on after one is late", n)
+		t.Errorf("%d hosts are switched on after the first host is late, want 1", n)
 	}
 	var surplus int
 	for _, h := range w.hosts {
@@ -151,12 +153,13 @@ func TestLate(t *testing.T) {
 		}
 	}
 	if surplus != 1 {
-		t.Errorf("%d hosts are not needed any more, want the late one", surplus)
+		t.Errorf("%d hosts are not needed any more, want 1, which is the late host", surplus)
 	}
 }
 
-// TestSurplus checks that a host that was switched on for a set is not needed any more if another
-// host satisfies the set, or if the set is deleted, and that the next set can take it.
+// TestSurplus checks that a host that was switched on for a set is not needed any more (Surplus) if
+// another host satisfies the set, or if the set is deleted. A set that needs a machine again can
+// take such a host.
 func TestSurplus(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -183,7 +186,7 @@ func TestSurplus(t *testing.T) {
 	w.deployments["workers"].Spec.Replicas = new(int32(2))
 	phase(standby.Operation{Phase: standby.SwitchOn, For: "workers", Unconfirmed: true})
 	w.hosts[h.Name].Spec.Standby = hosts.Standby(standby.Operation{Phase: standby.Reported, For: "workers"})
-	w.waits(h.Name, true) // it has reported, and has no approval
+	w.waits(h.Name, true) // the machine has reported and is not approved
 	w.deployments["workers"].Spec.Replicas = new(int32(1))
 	phase(standby.Operation{Phase: standby.Surplus})
 	w.deployments["workers"].Spec.Replicas = new(int32(2))
@@ -193,9 +196,9 @@ func TestSurplus(t *testing.T) {
 	phase(standby.Operation{Phase: standby.Surplus})
 }
 
-// TestErasure checks that a returned machine is switched off only if its template erases it, and
-// that the erasure of a machine that was lost before its removal is not confirmed. A host that a
-// member of the cluster can be is not switched on.
+// TestErasure checks that a returned machine is switched off only if its template demands that the
+// machine erases itself. If the machine was lost before its removal, its erasure is unconfirmed. A
+// host that may be the same machine as a member of the cluster (InUse) is not switched on.
 func TestErasure(t *testing.T) {
 	for _, c := range []struct {
 		template claim.Signed
@@ -242,6 +245,6 @@ func TestErasure(t *testing.T) {
 		w.pass()
 	}
 	if o := hosts.Operation(w.hosts[h.Name]); o.Phase != standby.Off {
-		t.Errorf("a host that is in use gets an order: %+v", o)
+		t.Errorf("a host that may be a member of the cluster is switched on: %+v", o)
 	}
 }

@@ -65,7 +65,8 @@ func (w *world) apply(c Change) {
 	w.Objects = append(w.Objects, o)
 }
 
-// settle performs the changes of Plan until there are none, and returns them as lines.
+// settle calls Plan and performs its changes until there are none. It returns one line for each
+// change, and one for each call of a power switch by the last Plan.
 func (w *world) settle() string {
 	w.t.Helper()
 	var lines []string
@@ -81,7 +82,7 @@ func (w *world) settle() string {
 		}
 		for _, c := range r.Calls {
 			if i := slices.IndexFunc(w.Objects, func(o *machineapi.OrlopHost) bool { return o.Name == c.Host.Name }); !reflect.DeepEqual(w.Objects[i].Spec, c.Host.Spec) {
-				w.t.Errorf("call to %s, which changes at the same time", c.Host.Name)
+				w.t.Errorf("Plan calls the power switch of %s and changes its specification at the same time", c.Host.Name)
 			}
 		}
 		if len(r.Changes) == 0 {
@@ -149,17 +150,17 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 // TestScripts runs the scripts in testdata. N is a hexadecimal number with which the fingerprint of
 // a machine begins. These are the commands:
 //
-//	tell N ADDRESS SERIAL [UUID]   the machine sends its inventory
+//	tell N ADDRESS SERIAL [UUID]   a machine without a configuration sends its inventory
 //	equip N SECRET          an operator names the power switch of the machine, and labels its host
-//	power SECRET on|off     the answer of a power switch
+//	power SECRET on|off     the power switch with this Secret now reports on or off
 //	return N                a MachineSet has returned the machine
 //	order N SET             a MachineSet orders that the machine is switched on
-//	node NAME UUID          a Node states a UUID; without it, the Node does not exist any more
-//	member NAME SECRET      an OrlopMachine names a power switch
-//	board SECRET ADDRESS    the controller of a power switch
+//	node NAME [UUID]        a Node states a UUID; without the UUID, the Node is deleted
+//	member NAME SECRET      the OrlopMachine NAME names the Secret of a power switch
+//	board SECRET ADDRESS    the Secret of a power switch names the BMC with this address
 //	unread                  the Secrets of the power switches cannot be read
 //	leave N                 the machine is no member of the cluster any more
-//	end N                   machined does not list the machine any more
+//	end N                   machined does not list the machine as waiting any more
 //	join N                  the machine becomes a member of the cluster
 //	approve N               an operator approves the machine
 //	rule NAME MAXIMUM TTL [by=stranger] SERIAL...   an operator signs a rule; the input is its
@@ -167,12 +168,13 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 //	withdraw NAME           an operator deletes a rule
 //	claim N                 a MachineSet claims the machine
 //	effect N                machined records the approval of the machine by its rule
-//	restart                 machined has no list
-//	listing                 machined has a list again
-//	foreign N               another program makes an object with the name of the machine
+//	restart                 machined has restarted, and has no list yet
+//	listing                 machined has a list again, without machines and members
+//	foreign N               another program creates an OrlopHost with the name of the machine and
+//	                        another fingerprint
 //	wait DURATION           the time passes
-//	settle                  the output is all changes until there are none
-//	show N                  the output is an object
+//	settle                  Plan runs until it has no changes; the output is all changes and calls
+//	show N                  the output is the OrlopHost of the machine
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := &world{t: t, Snapshot: Snapshot{Now: start, Operate: true, Boards: map[string]string{}}, switches: map[string]fence.Switch{}}
@@ -278,14 +280,14 @@ func TestBound(t *testing.T) {
 		}
 		w.settle()
 		if len(w.Objects) > maxObjects {
-			t.Fatalf("round %d: %d objects", round, len(w.Objects))
+			t.Fatalf("round %d: there are %d objects, want at most maxObjects", round, len(w.Objects))
 		}
 		w.Now = w.Now.Add(3 * time.Minute)
 	}
 	w.Listing.Waiting = nil
 	w.Now = w.Now.Add(deleteAfter)
 	if w.settle(); len(w.Objects) > 0 {
-		t.Errorf("%d objects are left", len(w.Objects))
+		t.Errorf("%d objects of silent machines are not deleted", len(w.Objects))
 	}
 }
 
@@ -310,7 +312,7 @@ func TestWholeInventory(t *testing.T) {
 func TestRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hosts.json")
 	if all, err := Read(file); err != nil || len(all.Waiting) > 0 {
-		t.Errorf("without a file: %v, %v", all, err)
+		t.Errorf("Read without a file: %v, %v, want an empty list", all, err)
 	}
 	for content, want := range map[string]string{`{"waiting":[{"key":"sha256:1","address":"10.0.0.1"}]}`: "", "[": "cannot decode", "": "cannot decode"} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {

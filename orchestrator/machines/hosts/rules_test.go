@@ -87,8 +87,8 @@ func (w *world) rule(args []string) {
 	w.Rules = append(w.Rules, o)
 }
 
-// effect records the approval of a host by its rule if it is valid, as machined does. It returns
-// whether it has recorded the approval.
+// effect records the approval of a host by its rule if the rule is valid, as machined does. It
+// reports whether it has recorded the approval.
 func (w *world) effect(h *machineapi.OrlopHost) bool {
 	w.t.Helper()
 	if h.Spec.Approval == nil {
@@ -123,7 +123,7 @@ func TestRuleBound(t *testing.T) {
 	w.command("tell", []string{"1", "10.0.0.21", "SN-16"})
 	w.settle()
 	if h := w.object("1"); h.Spec.Approval != nil {
-		t.Errorf("approved by %s", h.Spec.Approval.Rule)
+		t.Errorf("a machine is approved by %s, which is beyond the limit of rules", h.Spec.Approval.Rule)
 	}
 	if c := meta.FindStatusCondition(w.Rules[claim.MaxRules].Status.Conditions, machineapi.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "more than 16 rules") {
 		t.Errorf("%+v", c)
@@ -134,8 +134,8 @@ func TestRuleBound(t *testing.T) {
 // and expire, claims, and approvals by operators. Several machines state the same serial number.
 //
 // It checks that no rule approves more machines than its maximum, and that no two machines are
-// approved with the same serial number. An expired rule, or the rule of a stranger, approves no
-// machine. settle checks that the changes end.
+// approved with the same serial number. An expired rule, or a rule that the other operator has
+// signed (stranger), approves no machine. settle checks that the changes end.
 func TestRulesInRandomWorlds(t *testing.T) {
 	proposed, effective := 0, 0
 	for seed := range 30 {
@@ -191,7 +191,7 @@ func TestRulesInRandomWorlds(t *testing.T) {
 		}
 	}
 	if proposed < 20 || effective < 8 {
-		t.Errorf("%d proposals, %d with an effect", proposed, effective)
+		t.Errorf("rules approved %d machines, want at least 20; machined recorded %d approvals, want at least 8", proposed, effective)
 	}
 }
 
@@ -217,7 +217,7 @@ func (w *world) checkApprovals(seed int, before, strangers map[string]bool) (pro
 		i := slices.IndexFunc(w.Rules, func(r *machineapi.OrlopApprovalRule) bool { return r.Name == o.Spec.Approval.Rule })
 		rule, err := claim.SignedRule{Text: []byte(w.Rules[i].Spec.Rule)}.Parse()
 		if err != nil || strangers[w.Rules[i].Name] || !w.Now.Before(rule.Expires) {
-			w.t.Fatalf("seed %d: approved by the rule %s (signed by a stranger: %v), expiry %v, %v", seed, w.Rules[i].Name, strangers[w.Rules[i].Name], rule.Expires, err)
+			w.t.Fatalf("seed %d: a machine is approved by the invalid rule %s (signed by a stranger: %v), expiry %v, %v", seed, w.Rules[i].Name, strangers[w.Rules[i].Name], rule.Expires, err)
 		}
 		if !before[o.Name] {
 			proposed++

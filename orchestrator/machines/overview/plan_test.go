@@ -53,7 +53,8 @@ func (w *world) apply(c Change) {
 	}
 }
 
-// settle performs the changes of Plan until there are none, and returns them as lines.
+// settle calls Plan and performs its changes until there are none, and returns a line for each
+// change.
 func (w *world) settle(t *testing.T) string {
 	t.Helper()
 	var lines []string
@@ -73,14 +74,15 @@ func (w *world) settle(t *testing.T) string {
 
 // TestScripts runs the scripts in testdata. These are the commands:
 //
-//	report                   machined writes the input, an api.ClusterHealthResponse, at this time
-//	access                   the report has these access points
-//	addon NAME ready|failed  an add-on has a state; the input is its line
+//	report                   machined writes a report; the input is its api.ClusterHealthResponse
+//	access                   the input is the access points of the report
+//	addon NAME ready|failed  an add-on has this state; the input is its line of text
 //	remove NAME              an add-on is removed
 //	register POINT NAME KIND a webhook or a policy is created
 //	wait DURATION            the time passes
-//	settle                   the output is all changes until there are none
-//	show NAME                the output is the status of a Component, or of the health (health)
+//	settle                   Plan runs until it has no changes; the output is all changes
+//	show NAME                the output is the status of the Component NAME; show health prints
+//	                         the status of the ClusterHealth
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := newWorld()
@@ -135,7 +137,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string) str
 	return ""
 }
 
-// show returns the status of an object as YAML, and its conditions as lines after that.
+// show returns the status of an object as YAML, followed by a line for each of its conditions.
 func (w *world) show(t *testing.T, name string) string {
 	t.Helper()
 	health := w.Health.DeepCopy()
@@ -183,7 +185,7 @@ func TestBounds(t *testing.T) {
 func TestRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report")
 	if r, err := Read(file); err != nil || r.Health != nil {
-		t.Errorf("no file: %+v, %v", r, err)
+		t.Errorf("Read without a file: %+v, %v, want an empty report", r, err)
 	}
 	want := &api.ClusterHealthResponse{Cluster: "orlop", Machines: []*api.ClusterMachine{{Name: "c1"}}}
 	health, err := proto.Marshal(want)
@@ -208,12 +210,12 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestServices checks that servicePrefix and the name of a process are the name of a service in
-// nodespec.
+// TestServices checks that servicePrefix, followed by the name of a process, is the name of its
+// service in nodespec.
 func TestServices(t *testing.T) {
 	for process, service := range map[string]string{"node": nodespec.ServiceNode, "api": nodespec.ServiceAPI, "controllers": nodespec.ServiceControllers} {
 		if servicePrefix+process != service {
-			t.Errorf("%s: %s", process, service)
+			t.Errorf("the service of process %s is %s, want %s", process, service, servicePrefix+process)
 		}
 	}
 }

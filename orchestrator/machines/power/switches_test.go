@@ -59,7 +59,7 @@ func secretOf(changes map[string]string) *corev1.Secret {
 func TestSecret(t *testing.T) {
 	for _, c := range []struct {
 		changes map[string]string
-		want    string // part of the explanation; empty: the Secret is right
+		want    string // a part of the explanation; empty if the Secret is correct
 	}{
 		{nil, ""},
 		{map[string]string{"system": "1"}, ""},
@@ -86,8 +86,8 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// TestHost checks the Secret of a host: it has to have the UUID of the machine, and the controller
-// and the inventory have to state the same UUID before anything is switched.
+// TestHost checks the Secret of a host, which must contain the UUID of the machine. The host is
+// switched only if its controller (BMC) and its inventory state this UUID, too.
 func TestHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(t.Context(), fake.NewClientset(secretOf(nil)), func() {})
@@ -122,12 +122,12 @@ func TestHost(t *testing.T) {
 		other := strings.Replace(uuid, "6f", "7f", 1)
 		for stated, want := range map[string]string{"": "the machine states", other: "the machine states"} {
 			if r := call(stated, fence.TurnOff); !strings.Contains(r.Problem, want) || b.state != machineprovider.StateOn {
-				t.Errorf("stated %q: %+v", stated, r)
+				t.Errorf("a host whose inventory states the UUID %q: %+v", stated, r)
 			}
 		}
 		for _, b.uuid = range []string{"", other} {
 			if r := call(uuid, fence.TurnOff); !strings.Contains(r.Problem, "the controller is that of another machine") || b.state != machineprovider.StateOn {
-				t.Errorf("controller %q: %+v", b.uuid, r)
+				t.Errorf("a controller that states the UUID %q: %+v", b.uuid, r)
 			}
 		}
 		b.uuid = strings.ToUpper(uuid)
@@ -136,16 +136,17 @@ func TestHost(t *testing.T) {
 		}
 		s.Retain(nil)
 		if len(s.all) != 1 {
-			t.Error("the switches of hosts are forgotten with those of machines")
+			t.Error("Retain, which is for the power switches of machines, removed the power switch of a host")
 		}
 		if s.RetainHosts(nil); len(s.all) != 0 {
-			t.Error("the switch of the host is not forgotten")
+			t.Error("RetainHosts did not remove the power switch of the host")
 		}
 	})
 }
 
-// TestOneRequest checks that a controller has one request at a time, also if a machine and a host
-// name it in different Secrets, and that the request of a fence has precedence.
+// TestOneRequest checks that a controller (BMC) gets one request at a time, even if the Secrets of
+// a machine and of a host name the same controller. The request of a fence, which is for a machine,
+// has precedence over a request for a host.
 func TestOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofHost := secretOf(map[string]string{"uuid": uuid, "machine": "", "endpoint": "HTTPS://192.0.2.1/"})
@@ -173,10 +174,11 @@ func TestOneRequest(t *testing.T) {
 		}
 		s.CallHost("h", uuid, fence.TurnOff)
 		running("host/h")
-		s.Want(nil) // the request of a host is none of a machine
+		s.Want(nil) // cancels only requests for machines
 		running("host/h")
 		s.Facts(t.Context(), own, false)
-		s.Call("w1", "", fence.Read) // cancels the request of the host, and begins later
+		// The request for the machine cancels that for the host, but begins only after its end.
+		s.Call("w1", "", fence.Read)
 		running("host/h")
 		time.Sleep(maxInterval)
 		running()
@@ -184,7 +186,8 @@ func TestOneRequest(t *testing.T) {
 		s.CallHost("h", uuid, fence.Read)
 		running("w1")
 		time.Sleep(maxInterval)
-		s.CallHost("h", uuid, fence.Read) // a fence needs the controller, between two requests, too
+		// The request for the host does not begin, because the fence will have another request.
+		s.CallHost("h", uuid, fence.Read)
 		running()
 		s.Retain(nil)
 		s.CallHost("h", uuid, fence.TurnOff)
@@ -199,8 +202,8 @@ func TestOneRequest(t *testing.T) {
 	})
 }
 
-// TestAccess checks the facts of a machine without a Secret, and that there is no reading of a
-// machine that Retain has removed.
+// TestAccess checks the facts about a machine that names no Secret or a Secret that does not exist.
+// A request to this machine has no effect.
 func TestAccess(t *testing.T) {
 	s := New(t.Context(), fake.NewClientset(), func() {})
 	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
@@ -211,7 +214,7 @@ func TestAccess(t *testing.T) {
 	if f := s.Facts(t.Context(), own, true); !strings.Contains(f.Switch.Access, "Secret kube-system/w1-power does not exist: create it") {
 		t.Errorf("%+v", f)
 	}
-	s.Call("w1", "", fence.TurnOff) // nothing to call
+	s.Call("w1", "", fence.TurnOff) // must not panic: there is no power switch
 }
 
 // board is a power switch in memory.
@@ -220,8 +223,8 @@ type board struct {
 	uuid  string
 	state machineprovider.State
 	fails error
-	slow  time.Duration // of a switch-off
-	lag   time.Duration // of a description
+	slow  time.Duration // the time that a switch-off takes
+	lag   time.Duration // the time that Describe takes
 	calls []string
 }
 
@@ -256,7 +259,7 @@ func (b *board) SetPower(_ context.Context, p machineprovider.Power) error {
 func (b *board) SetBoot(context.Context, machineprovider.Boot) error   { return nil }
 func (b *board) InsertMedium(ctx context.Context, medium string) error { return nil }
 
-// TestCall checks the requests to a power switch, and their readings.
+// TestCall checks the requests to a power switch, and the readings that result from them.
 func TestCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(secretOf(nil))
@@ -282,17 +285,17 @@ func TestCall(t *testing.T) {
 			synctest.Wait()
 		}
 		if r := facts().Reading; r != (fence.Reading{}) {
-			t.Errorf("before a request: %+v", r)
+			t.Errorf("reading before the first request: %+v", r)
 		}
 		call(uuid, fence.TurnOff)
 		if r := facts().Reading; r.Power != fence.Unclear || !r.At.Equal(time.Now()) {
-			t.Errorf("while it switches off: %+v", r)
+			t.Errorf("reading while the machine switches off: %+v", r)
 		}
-		call(uuid, fence.Read) // too early
+		call(uuid, fence.Read) // too soon after the last request, so there is none
 		time.Sleep(time.Minute + time.Second)
 		call(uuid, fence.Read)
 		if r := facts().Reading; r.Power != fence.Off || !r.At.Equal(time.Now()) {
-			t.Errorf("off: %+v", r)
+			t.Errorf("reading after the switch-off: %+v", r)
 		}
 		b.fails = &machineprovider.Error{Kind: machineprovider.Unreachable, Machine: "w1", Operation: "read its state", Reason: "no answer", Remedy: "try again"}
 		time.Sleep(minInterval)
@@ -305,26 +308,26 @@ func TestCall(t *testing.T) {
 		time.Sleep(maxInterval)
 		call("00000000-0000-0000-0000-000000000000", fence.TurnOn)
 		if r := facts().Reading; !strings.Contains(r.Problem, "the controller is that of another machine") || !r.At.Equal(before) {
-			t.Errorf("another machine: %+v", r)
+			t.Errorf("reading after a request with the UUID of another machine: %+v", r)
 		}
 		time.Sleep(maxInterval)
 		call(uuid, fence.TurnOn)
 		if r := facts().Reading; r.Power != fence.On || r.Problem != "" {
-			t.Errorf("on: %+v", r)
+			t.Errorf("reading after the switch-on: %+v", r)
 		}
 		const want = "describe off describe describe describe describe describe on describe"
 		if got := strings.Join(b.calls, " "); got != want || woken != 5 {
-			t.Errorf("%d answers of %q, want %q", woken, got, want)
+			t.Errorf("%d results, want 5; calls of the power switch %q, want %q", woken, got, want)
 		}
 		s.Retain(nil)
 		if r := facts().Reading; r != (fence.Reading{}) {
-			t.Errorf("after the removal of the power switch: %+v", r)
+			t.Errorf("reading after the removal of the power switch: %+v", r)
 		}
 	})
 }
 
-// TestRedfish switches a machine off and on through a Redfish service, with the Secret as an
-// operator writes it.
+// TestRedfish switches a machine off and on through a Redfish service. The Secret has the content
+// that an operator would write for this service.
 func TestRedfish(t *testing.T) {
 	system := redfishtest.NewSystem("w1")
 	if err := system.PowerOn(t.Context()); err != nil {
@@ -353,7 +356,8 @@ func TestRedfish(t *testing.T) {
 	}
 }
 
-// TestReads checks the facts from the API server.
+// TestReads checks that Leases returns the Leases of all Nodes, and that Facts reads the pods of a
+// Node only if its caller wants them.
 func TestReads(t *testing.T) {
 	s := New(t.Context(), fake.NewClientset(
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "w1"}},
@@ -371,7 +375,8 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// TestFacts checks the facts of a Node and of its pods.
+// TestFacts checks the facts about a Node and about its pods. It also checks that Taints adds and
+// removes only the taint of the controllers, and does not change the taint of an operator.
 func TestFacts(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	lease := func(age time.Duration) *coordinationv1.Lease {
@@ -396,31 +401,31 @@ func TestFacts(t *testing.T) {
 		lease *coordinationv1.Lease
 		want  fence.Node
 	}{
-		"no Node":          {nil, lease(time.Hour), fence.Node{}},
-		"ready":            {node(corev1.ConditionTrue), lease(time.Second), fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1"}},
-		"unready":          {node(corev1.ConditionFalse), lease(time.Hour), fence.Node{Exists: true, Reports: true, BootID: "b1"}},
-		"silent":           {node(corev1.ConditionUnknown), lease(time.Minute), fence.Node{Exists: true, Silent: true, BootID: "b1"}},
-		"a moment ago":     {node(corev1.ConditionUnknown), lease(time.Second), fence.Node{Exists: true, BootID: "b1"}},
-		"Lease not read":   {node(corev1.ConditionUnknown), nil, fence.Node{Exists: true, BootID: "b1"}},
-		"no Lease":         {node(corev1.ConditionUnknown), &coordinationv1.Lease{}, fence.Node{Exists: true, Silent: true, BootID: "b1"}},
-		"a long boot ID":   {booted(strings.Repeat("b", 60)), nil, fence.Node{Exists: true, Ready: true, Reports: true}},
-		"a wrong boot ID":  {booted("b 1"), nil, fence.Node{Exists: true, Ready: true, Reports: true}},
-		"the taint":        {node(corev1.ConditionTrue, other, ours), nil, fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1", Taint: "b1"}},
-		"that of a person": {node(corev1.ConditionTrue, theirs), nil, fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1"}},
+		"no Node":                  {nil, lease(time.Hour), fence.Node{}},
+		"ready":                    {node(corev1.ConditionTrue), lease(time.Second), fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1"}},
+		"unready":                  {node(corev1.ConditionFalse), lease(time.Hour), fence.Node{Exists: true, Reports: true, BootID: "b1"}},
+		"silent":                   {node(corev1.ConditionUnknown), lease(time.Minute), fence.Node{Exists: true, Silent: true, BootID: "b1"}},
+		"Lease just renewed":       {node(corev1.ConditionUnknown), lease(time.Second), fence.Node{Exists: true, BootID: "b1"}},
+		"Lease not read":           {node(corev1.ConditionUnknown), nil, fence.Node{Exists: true, BootID: "b1"}},
+		"Lease without a time":     {node(corev1.ConditionUnknown), &coordinationv1.Lease{}, fence.Node{Exists: true, Silent: true, BootID: "b1"}},
+		"too long boot ID":         {booted(strings.Repeat("b", 60)), nil, fence.Node{Exists: true, Ready: true, Reports: true}},
+		"boot ID with a space":     {booted("b 1"), nil, fence.Node{Exists: true, Ready: true, Reports: true}},
+		"taint of the controllers": {node(corev1.ConditionTrue, other, ours), nil, fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1", Taint: "b1"}},
+		"taint of an operator":     {node(corev1.ConditionTrue, theirs), nil, fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1"}},
 	} {
 		if got := NodeOf(c.node, c.lease, now); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 	if got := Taints(node("", other), "b1"); len(got) != 2 || got[1] != ours {
-		t.Errorf("set: %v", got)
+		t.Errorf("taints after adding that of the controllers: %v", got)
 	}
 	if got := Taints(node("", ours, other), ""); len(got) != 1 || got[0] != other {
-		t.Errorf("removed: %v", got)
+		t.Errorf("taints after removing that of the controllers: %v", got)
 	}
 	for _, bootID := range []string{"", "b1"} {
 		if n := node("", theirs); !ByHand(n) || len(Taints(n, bootID)) != 1 || Taints(n, bootID)[0] != theirs {
-			t.Errorf("the taint of an operator does not stay: %v", Taints(n, bootID))
+			t.Errorf("the taint of an operator is changed: %v", Taints(n, bootID))
 		}
 	}
 	pod := func(change func(*corev1.Pod)) corev1.Pod {
@@ -444,7 +449,8 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestAway checks for how long an orderly shutdown prevents the operation of the power switch.
+// TestAway checks for how long an orderly shutdown prevents the operation of the power switch. The
+// time is limited for an upgrade or a reboot, because the machine should return from these.
 func TestAway(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -458,26 +464,27 @@ func TestAway(t *testing.T) {
 			{Type: corev1.NodeMaintenanceInProgress, Status: corev1.ConditionTrue, Reason: c.reason, LastTransitionTime: metav1.NewTime(now.Add(-c.age))},
 		}}}
 		if got := Away(n, now); (got != "") != c.away {
-			t.Errorf("%s since %v: %q", c.reason, c.age, got)
+			t.Errorf("%s since %v: %q, want a reason: %t", c.reason, c.age, got, c.away)
 		}
 	}
 	if Away(nil, now) != "" || Away(&corev1.Node{}, now) != "" {
-		t.Error("away without the condition")
+		t.Error("Away returns a reason for a Node without the condition")
 	}
 }
 
 // TestWithdrawn checks that a request does not switch a machine off after its decision was
-// withdrawn. This is the case if the machine needs no power switch any more, if another action or
-// none is wanted, if the Secret was replaced or deleted, or if the power switch answers too late.
-// It also checks that no second request begins before the first has ended.
+// withdrawn. A decision is withdrawn if the machine has no power switch any more, if another action
+// or no action is wanted, if the Secret is replaced or deleted, or if the power switch answers too
+// late. The case with an empty name withdraws nothing. No second request begins before the first
+// has ended.
 func TestWithdrawn(t *testing.T) {
 	for name, withdraw := range map[string]func(*testing.T, *Switches, *fake.Clientset, *machineapi.OrlopMachine){
-		"forgotten": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) { s.Retain(nil) },
+		"power switch removed": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) { s.Retain(nil) },
 		"another action": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) {
 			s.Want(map[string]fence.Action{"w1": fence.TurnOn})
 		},
 		"no action": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) { s.Want(nil) },
-		"replaced": func(t *testing.T, s *Switches, c *fake.Clientset, own *machineapi.OrlopMachine) {
+		"Secret replaced": func(t *testing.T, s *Switches, c *fake.Clientset, own *machineapi.OrlopMachine) {
 			next := secretOf(nil)
 			next.ResourceVersion = "2"
 			if _, err := c.CoreV1().Secrets(next.Namespace).Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
@@ -485,7 +492,7 @@ func TestWithdrawn(t *testing.T) {
 			}
 			s.Facts(t.Context(), own, false)
 		},
-		"deleted": func(t *testing.T, s *Switches, c *fake.Clientset, own *machineapi.OrlopMachine) {
+		"Secret deleted": func(t *testing.T, s *Switches, c *fake.Clientset, own *machineapi.OrlopMachine) {
 			if err := c.CoreV1().Secrets(metav1.NamespaceSystem).Delete(t.Context(), "w1-power", metav1.DeleteOptions{}); err != nil {
 				t.Error(err)
 			}
@@ -512,17 +519,17 @@ func TestWithdrawn(t *testing.T) {
 			s.Call("w1", uuid, fence.TurnOff) // the first request still runs
 			time.Sleep(time.Minute)
 			if cut := b.state == machineprovider.StateOff; cut != (name == "") {
-				t.Errorf("%q: off %t, calls %q", name, cut, b.calls)
+				t.Errorf("withdrawn by %q: the machine is off: %t, calls %q", name, cut, b.calls)
 			}
 			if want := map[bool]int{true: 3, false: 1}[name == ""]; len(b.calls) != want {
-				t.Errorf("%q: calls %q, want %d", name, b.calls, want)
+				t.Errorf("withdrawn by %q: calls %q, want %d", name, b.calls, want)
 			}
 		})
 	}
 }
 
-// TestUnreadable checks that a Secret and pods that cannot be read are facts and no error, so the
-// other machines of the pass are not affected.
+// TestUnreadable checks that the facts of a machine state that its Secret and its pods cannot be
+// read. This is no error of Facts, so the other machines of the pass are not affected.
 func TestUnreadable(t *testing.T) {
 	client := fake.NewClientset(secretOf(nil))
 	client.PrependReactor("*", "*", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })
@@ -550,16 +557,17 @@ func TestProblem(t *testing.T) {
 	}
 }
 
-// TestRenewed checks which kubelets count for the quorum of etcd.
+// TestRenewed checks that Renewed reports true for a Lease that was renewed in the last 20 seconds.
+// A renewal time in the future does not count. The controllers use Renewed for the quorum of etcd.
 func TestRenewed(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for age, want := range map[time.Duration]bool{0: true, 20 * time.Second: true, 21 * time.Second: false, -time.Hour: false} {
 		at := metav1.NewMicroTime(now.Add(-age))
 		if got := Renewed(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &at}}, now); got != want {
-			t.Errorf("%v ago: %t", age, got)
+			t.Errorf("a Lease renewed %v ago: %t", age, got)
 		}
 	}
 	if Renewed(nil, now) || Renewed(&coordinationv1.Lease{}, now) {
-		t.Error("without a time")
+		t.Error("Renewed reports true without a Lease or without a time")
 	}
 }

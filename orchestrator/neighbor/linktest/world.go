@@ -13,7 +13,7 @@ import (
 // FrameTime is the longest delay of a packet on the link.
 const FrameTime = 5 * time.Millisecond
 
-// Simulation is one run of a simulation. Make it with New.
+// Simulation is one run of a simulation. New creates it.
 type Simulation struct {
 	*simtest.Simulation
 	Loss float64 // the share of packets that are lost, between 0 and 1
@@ -21,11 +21,12 @@ type Simulation struct {
 
 // Machine is a machine on the link. The zero Machine has no power and no link.
 type Machine struct {
-	Running bool          // false: the machine is stopped or has no power
-	Link    bool          // true: the link of the machine is up
+	Running bool          // false if the machine is stopped or has no power
+	Link    bool          // whether the link of the machine is up
 	Side    int           // the side of a partitioned network; a packet stays on its side
 	Offset  time.Duration // the clock of the machine minus the virtual clock
-	// the number of starts and crashes; an event of an earlier run is dropped
+	// The number of starts and crashes. An event that was scheduled before the last start or crash
+	// is dropped.
 	born    int
 	waiting []func() // the events that became due while the machine was stopped
 }
@@ -43,8 +44,9 @@ func New(t testing.TB, seed, stream uint64) *Simulation {
 // Clock returns the time on a machine's clock.
 func (w *Simulation) Clock(m *Machine) time.Time { return simtest.Begin().Add(w.Now + m.Offset) }
 
-// Of schedules an event of a machine after the delay d. If the machine crashes or restarts before,
-// the event is dropped. If the machine is stopped, the event runs when the machine continues.
+// Of schedules an event of a machine: a call of the function do after the delay d. If the machine
+// crashes or restarts before this time, the event is dropped. If the machine is stopped at this
+// time, the event runs when the machine continues.
 func (w *Simulation) Of(m *Machine, d time.Duration, do func()) {
 	born := m.born
 	w.In(d, func() {
@@ -58,8 +60,8 @@ func (w *Simulation) Of(m *Machine, d time.Duration, do func()) {
 	})
 }
 
-// Frame delivers a packet from one machine to another on the link, and calls do at its arrival.
-// Packets are lost with the probability Loss.
+// Frame sends a packet from one machine to another on the link, and calls the function do when the
+// packet arrives. Packets are lost with the probability Loss.
 func (w *Simulation) Frame(from, to *Machine, do func()) {
 	if from != to && Connected(from, to) && w.Random.Float64() >= w.Loss {
 		w.Of(to, w.UpTo(FrameTime), do)
@@ -69,7 +71,7 @@ func (w *Simulation) Frame(from, to *Machine, do func()) {
 // Split partitions the network by the arguments of a command in a script: `a | b c` puts a on one
 // side, and b and c on the other. find returns a machine by its name.
 func Split(args []string, find func(name string) *Machine) {
-	// a machine without a name in args stays on its side, which is 0 before the first split
+	// A machine that args do not name stays on its side, which is 0 before the first split.
 	side := 1
 	for _, name := range args {
 		if name == "|" {
@@ -86,9 +88,9 @@ func Connected(a, b *Machine) bool { return a.Link && b.Link && a.Side == b.Side
 // Start starts a machine without state, and drops the events of its earlier run.
 func (m *Machine) Start() { m.born, m.Running, m.waiting = m.born+1, true, nil }
 
-// Stop stops a machine for the time back. If clockStands is true, the clock of the machine stops,
-// too. When the machine continues, Stop calls then, and afterwards runs the events that became due
-// meanwhile.
+// Stop stops a machine for the duration back. If clockStands is true, the clock of the machine
+// stops, too. When the machine continues, Stop first calls the function then, and afterwards runs
+// the events that became due while the machine was stopped.
 func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then func()) {
 	m.Running = false
 	born := m.born
@@ -109,7 +111,8 @@ func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then
 	})
 }
 
-// Crash powers a machine off for the time back, and then calls then, which must start the machine.
+// Crash powers a machine off for the duration back. After that, it calls the function then, which
+// must start the machine.
 func (w *Simulation) Crash(m *Machine, back time.Duration, then func()) {
 	m.Running = false
 	m.born++

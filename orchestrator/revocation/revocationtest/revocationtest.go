@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// Request returns a request of a client. Its certificate is new and signed by ca.
+// Request returns a request of a client. The certificate of the client is new and signed by ca.
 func Request(t *testing.T, ca *pki.CA, s pki.Spec) *http.Request {
 	t.Helper()
 	s.Usage, s.TTL = pki.Client, time.Hour

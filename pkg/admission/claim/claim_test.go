@@ -11,10 +11,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// now is after the beginning of the validity of all certificates of this test.
+// now is a time at which all certificates of this test are valid.
 var now = time.Now().UTC().Truncate(time.Second).Add(time.Minute)
 
-// operator returns a CA with a certificate of a role.
+// operator returns an operator CA and a certificate of this CA with a role.
 func operator(t *testing.T, role string) (*pki.CA, *pki.Leaf) {
 	t.Helper()
 	ca, err := pki.NewCA("operator", 10*365*24*time.Hour)
@@ -58,10 +58,10 @@ func TestVerify(t *testing.T) {
 		{"no operator", signed, nil, now, "is not of an operator of this machine"},
 		{"other documents", Signed{[]byte("kind: Cluster\n"), signed.Signature}, []*x509.Certificate{ca.Cert}, now, "sign it again"},
 		{"other prefix", header(prefixHeader, "cp"), []*x509.Certificate{ca.Cert}, now, "sign it again"},
-		{"a prefix with a newline", header(prefixHeader, "a b"), []*x509.Certificate{ca.Cert}, now, "is no label of DNS"},
+		{"prefix with a blank", header(prefixHeader, "a b"), []*x509.Certificate{ca.Cert}, now, "is no label of DNS"},
 		{"later expiry", header(expiresHeader, "2099-11-29T12:00:00Z"), []*x509.Certificate{ca.Cert}, now, "sign it again"},
-		{"rules only", header(approvalHeader, approvalRule), []*x509.Certificate{ca.Cert}, now, "sign it again"},
-		{"no expiry", header(expiresHeader, "never"), []*x509.Certificate{ca.Cert}, now, "cannot read its expiry"},
+		{"added RuleOnly", header(approvalHeader, approvalRule), []*x509.Certificate{ca.Cert}, now, "sign it again"},
+		{"invalid expiry", header(expiresHeader, "never"), []*x509.Certificate{ca.Cert}, now, "cannot read its expiry"},
 		{"expired", signed, []*x509.Certificate{ca.Cert}, now.Add(30 * 24 * time.Hour), "expired at 20"},
 		{"no documents", Signed{nil, signed.Signature}, []*x509.Certificate{ca.Cert}, now, "1 to 24576 are allowed"},
 		{"no signature", Signed{signed.Documents, nil}, []*x509.Certificate{ca.Cert}, now, "does not begin with a block"},
@@ -81,8 +81,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyRole checks that Verify rejects the signature of a certificate with a lower role, even
-// if the signature was not made by Sign.
+// TestVerifyRole checks that Verify rejects a valid signature by a certificate with a lower role.
+// The test has to forge this signature, because Sign does not make it.
 func TestVerifyRole(t *testing.T) {
 	ca, admin := operator(t, pki.RoleAdmin)
 	lower, err := ca.Issue(pki.Spec{CN: "bob", O: []string{pki.RoleOperator}, Usage: pki.Client, TTL: 365 * 24 * time.Hour})
@@ -112,11 +112,11 @@ func TestSign(t *testing.T) {
 	}{
 		{"lower role", func(*Template) {}, lower, "has not the role orlop:admin"},
 		{"expired", func(t *Template) { t.Expires = now }, admin, "out of range"},
-		{"too long", func(t *Template) { t.Expires = now.Add(367 * 24 * time.Hour) }, admin, "at most a year"},
-		{"fractions", func(t *Template) { t.Expires = now.Add(time.Hour + time.Millisecond) }, admin, "whole seconds"},
-		{"prefix", func(t *Template) { t.Prefix = "Rack" }, admin, "is no label of DNS"},
+		{"too long validity", func(t *Template) { t.Expires = now.Add(367 * 24 * time.Hour) }, admin, "at most a year"},
+		{"fraction of a second", func(t *Template) { t.Expires = now.Add(time.Hour + time.Millisecond) }, admin, "whole seconds"},
+		{"capital in the prefix", func(t *Template) { t.Prefix = "Rack" }, admin, "is no label of DNS"},
 		{"long prefix", func(t *Template) { t.Prefix = strings.Repeat("a", 41) }, admin, "at most 40 characters"},
-		{"large", func(t *Template) { t.Documents = make([]byte, MaxDocuments+1) }, admin, "24577 bytes"},
+		{"large documents", func(t *Template) { t.Documents = make([]byte, MaxDocuments+1) }, admin, "24577 bytes"},
 	} {
 		in := template()
 		c.change(&in)
@@ -126,8 +126,8 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// TestList checks that Encode and ParseList preserve a list, and that a list expires after a
-// minute.
+// TestList checks that ParseList decodes an encoded list. After the time life, or if its time is
+// too far in the future, the list is empty. ParseList rejects invalid lists.
 func TestList(t *testing.T) {
 	l := List{
 		Written: now, Templates: map[string]Signed{"workers": {[]byte("d"), []byte("s")}},
@@ -149,22 +149,22 @@ func TestList(t *testing.T) {
 		}
 	}
 	for name, bad := range map[string]string{
-		"no JSON": "{", "an unknown field": `{"force": true}`, "many": `{"removals": [` + strings.Repeat("{},", MaxClaims) + "{}]}", "large": strings.Repeat(" ", MaxList+1),
+		"no JSON": "{", "unknown field": `{"force": true}`, "too many removals": `{"removals": [` + strings.Repeat("{},", MaxClaims) + "{}]}", "too many bytes": strings.Repeat(" ", MaxList+1),
 	} {
 		if _, err := ParseList([]byte(bad), now); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("ParseList accepts a list with: %s", name)
 		}
 	}
 }
 
-// FuzzParseList parses arbitrary lists. The controllers write the lists, and have fewer rights than
-// machined, so their lists are untrusted.
+// FuzzParseList parses arbitrary lists. machined does not trust a list, because the controllers,
+// which have fewer rights than machined, write it.
 func FuzzParseList(f *testing.F) {
 	f.Add([]byte(`{"claims":[{"name":"a","key":"sha256:01","template":"t"}]}`))
 	f.Add([]byte("{"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if l, err := ParseList(text, now); err == nil && len(l.Claims) > MaxClaims {
-			t.Errorf("%d claims", len(l.Claims))
+			t.Errorf("ParseList accepts a list with %d claims", len(l.Claims))
 		}
 	})
 }

@@ -19,8 +19,8 @@ func rule() Rule {
 	}
 }
 
-// TestVerifyRule checks that only an unchanged rule of an administrator of the operator is
-// accepted, from its signature until it expires.
+// TestVerifyRule checks that a rule is accepted only if it is unchanged and signed with an admin
+// certificate of a trusted operator CA, and only between its signature and its expiry.
 func TestVerifyRule(t *testing.T) {
 	ca, admin := operator(t, pki.RoleAdmin)
 	other, _ := operator(t, pki.RoleAdmin)
@@ -44,15 +44,15 @@ func TestVerifyRule(t *testing.T) {
 		want string // part of the error
 	}{
 		{"valid", signed, own, now, ""},
-		{"at its end", signed, own, now.Add(24*time.Hour - time.Second), ""},
+		{"shortly before its expiry", signed, own, now.Add(24*time.Hour - time.Second), ""},
 		{"expired", signed, own, now.Add(24 * time.Hour), "rule: expired at 20"},
-		{"from the future", signed, own, now.Add(-time.Second), "later than the time of this machine"},
+		{"signed in the future", signed, own, now.Add(-time.Second), "later than the time of this machine"},
 		{"other operator", signed, []*x509.Certificate{other.Cert}, now, "is not of an operator of this machine"},
 		{"no operator", signed, nil, now, "is not of an operator of this machine"},
-		{"another machine", changed("SN-1", "SN-9"), own, now, "sign it again (`orlopctl nodes rule`)"},
-		{"another maximum", changed(`"maximum": 2`, `"maximum": 3`), own, now, "sign it again"},
-		{"a comment", SignedRule{append([]byte("# "), signed.Text...), signed.Signature}, own, now, "sign it again"},
-		{"the signature of a template", SignedRule{signed.Text, template.Signature}, own, now, "does not begin with a block"},
+		{"changed machine", changed("SN-1", "SN-9"), own, now, "sign it again (`orlopctl nodes rule`)"},
+		{"changed maximum", changed(`"maximum": 2`, `"maximum": 3`), own, now, "sign it again"},
+		{"added comment", SignedRule{append([]byte("# "), signed.Text...), signed.Signature}, own, now, "sign it again"},
+		{"signature of a template", SignedRule{signed.Text, template.Signature}, own, now, "does not begin with a block"},
 		{"no signature", SignedRule{signed.Text, nil}, own, now, "does not begin with a block"},
 		{"no text", SignedRule{nil, signed.Signature}, own, now, "has 0 bytes"},
 	} {
@@ -65,14 +65,14 @@ func TestVerifyRule(t *testing.T) {
 		}
 	}
 	if again, err := SignRule(rule(), admin, now.Add(time.Second)); err != nil || again.ID() == signed.ID() || len(signed.ID()) != 64 {
-		t.Errorf("%v: two rules have the ID %s", err, signed.ID())
+		t.Errorf("rules that were signed at different times have the same ID %[2]s, or its length is wrong: %[1]v", err, signed.ID())
 	}
-	// The text of a rule has no meaning as the documents of a template, also with the same PEM
-	// type.
+	// The signature of a rule is not valid for a template whose documents are the text of the rule,
+	// even if its PEM block gets the type of a template.
 	block, rest := pem.Decode(signed.Signature)
 	forged := pem.EncodeToMemory(&pem.Block{Type: templateKind.block, Headers: map[string]string{prefixHeader: "a", expiresHeader: now.Add(time.Hour).Format(time.RFC3339)}, Bytes: block.Bytes})
 	if _, _, err := (Signed{signed.Text, append(forged, rest...)}).Verify(own, now); err == nil {
-		t.Error("the signature of a rule is that of a template")
+		t.Error("the signature of a rule is accepted as the signature of a template")
 	}
 }
 
@@ -89,24 +89,24 @@ func TestSignRule(t *testing.T) {
 	}{
 		{"lower role", func(*Rule) {}, lower, "has not the role orlop:admin"},
 		{"expired", func(r *Rule) { r.Expires = now }, admin, "validity is out of range"},
-		{"too long", func(r *Rule) { r.Expires = now.Add(367 * 24 * time.Hour) }, admin, "at most a year"},
+		{"too long validity", func(r *Rule) { r.Expires = now.Add(367 * 24 * time.Hour) }, admin, "at most a year"},
 		{"no machine", machines(), admin, "has 0 machines; 1 to 128"},
 		{"many machines", func(r *Rule) { r.Machines = make([]Identity, 129) }, admin, "has 129 machines"},
 		{"no maximum", func(r *Rule) { r.Maximum = 0 }, admin, "the maximum is 0; 1 to 3"},
 		{"large maximum", func(r *Rule) { r.Maximum = 4 }, admin, "the maximum is 4; 1 to 3"},
 		{"long expression", func(r *Rule) { r.Match = strings.Repeat("a", 4097) }, admin, "4097 characters"},
-		{"empty machine", machines(Identity{}), admin, "neither a serial number nor a UUID"},
-		{"placeholder", machines(Identity{Serial: "To Be Filled By O.E.M."}), admin, "is a placeholder"},
-		{"zeros", machines(Identity{Serial: "0000"}), admin, "is a placeholder"},
-		{"zero UUID", machines(Identity{UUID: "00000000-0000-0000-0000-000000000000"}), admin, "is a placeholder"},
-		{"set UUID", machines(Identity{UUID: "ffffffff-ffff-ffff-ffff-ffffffffffff"}), admin, "is a placeholder"},
+		{"machine without an identity", machines(Identity{}), admin, "neither a serial number nor a UUID"},
+		{"serial number that is a placeholder", machines(Identity{Serial: "To Be Filled By O.E.M."}), admin, "is a placeholder"},
+		{"serial number of zeros", machines(Identity{Serial: "0000"}), admin, "is a placeholder"},
+		{"UUID of zeros", machines(Identity{UUID: "00000000-0000-0000-0000-000000000000"}), admin, "is a placeholder"},
+		{"UUID of ones", machines(Identity{UUID: "ffffffff-ffff-ffff-ffff-ffffffffffff"}), admin, "is a placeholder"},
 		{"capital UUID", machines(Identity{UUID: "4C4C"}), admin, "write it in lowercase"},
-		{"blanks", machines(Identity{Serial: "SN-1 "}), admin, "without blanks around it"},
-		{"newline", machines(Identity{Serial: "SN\n1"}), admin, "printable ASCII"},
+		{"blank after the serial number", machines(Identity{Serial: "SN-1 "}), admin, "without blanks around it"},
+		{"newline in the serial number", machines(Identity{Serial: "SN\n1"}), admin, "printable ASCII"},
 		{"long serial number", machines(Identity{Serial: strings.Repeat("1", 65)}), admin, "at most 64"},
 		{"serial number twice", machines(Identity{Serial: "SN-1"}, Identity{Serial: "SN-1", UUID: "4c4c"}), admin, "serial number SN-1 is listed twice"},
 		{"UUID twice", machines(Identity{UUID: "4c4c"}, Identity{Serial: "SN-1", UUID: "4c4c"}), admin, "UUID 4c4c is listed twice"},
-		{"large", func(r *Rule) {
+		{"too many bytes", func(r *Rule) {
 			r.Machines, r.Match = nil, strings.Repeat("a", 4096)
 			for i := range 128 {
 				r.Machines = append(r.Machines, Identity{Serial: fmt.Sprintf("%064d", i+1), UUID: fmt.Sprintf("%064x", i+1)})
@@ -121,11 +121,12 @@ func TestSignRule(t *testing.T) {
 	}
 }
 
-// TestFind checks which machine a machine of the network is taken for.
+// TestFind checks which machine of the rule Find returns for the serial number and the UUID that a
+// waiting machine states.
 func TestFind(t *testing.T) {
 	for _, c := range []struct {
 		serial, uuid string
-		want         string // "": none
+		want         string // empty if there is none
 	}{
 		{"SN-1", "", "serial number SN-1"},
 		{"SN-1", "anything", "serial number SN-1"},
@@ -143,18 +144,18 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// FuzzParseRule feeds arbitrary texts: the controllers read the objects of each administrator of
-// Kubernetes.
+// FuzzParseRule parses arbitrary rules. A rule is untrusted, because the controllers read it from
+// an object that any administrator of Kubernetes can write.
 func FuzzParseRule(f *testing.F) {
 	f.Add([]byte(`{"machines":[{"serial":"a"}],"maximum":1,"signed":"2026-01-01T00:00:00Z","expires":"2026-02-01T00:00:00Z"}`))
 	f.Add([]byte("machines: &a [*a]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := (SignedRule{Text: text}).Parse()
 		if err == nil && (len(r.Machines) > maxMachines || r.Maximum > len(r.Machines)) {
-			t.Errorf("accepted %+v", r)
+			t.Errorf("Parse accepts %+v", r)
 		}
 		if _, _, err := (SignedRule{Text: text}).Verify(nil, now); err == nil {
-			t.Error("accepted without an operator")
+			t.Error("Verify accepts a rule without a trusted operator CA")
 		}
 	})
 }

@@ -8,33 +8,35 @@ import (
 	"testing"
 )
 
-// stranger is an untrusted client: a fixed input, and an output for the answer.
+// stranger is the connection of an untrusted client. It has a fixed input, and an output for the
+// response.
 type stranger struct {
 	io.Reader
 	io.Writer
 }
 
-// FuzzServe feeds arbitrary input to the server side, which untrusted clients reach.
+// FuzzServe feeds arbitrary input to Serve, because untrusted clients can reach the server. Serve
+// must handle one request at most.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"key":"AA==","inventory":"e30=","signature":"AA=="}`))
 	f.Add([]byte("{"))
-	f.Fuzz(func(t *testing.T, said []byte) {
-		judged := 0
-		_ = Serve(stranger{bytes.NewReader(said), io.Discard}, func(r Request) Answer {
-			judged++
+	f.Fuzz(func(t *testing.T, input []byte) {
+		requests := 0
+		_ = Serve(stranger{bytes.NewReader(input), io.Discard}, func(r Request) Answer {
+			requests++
 			if _, _, err := r.Verify(make([]byte, 32)); err == nil {
 				t.Error("random input has a valid signature")
 			}
 			return Answer{}
 		})
-		if judged > 1 {
-			t.Errorf("one request was judged %d times", judged)
+		if requests > 1 {
+			t.Errorf("Serve handles %d requests of one connection", requests)
 		}
 	})
 }
 
-// FuzzParseHost checks that an accepted inventory is within its bounds, and that its JSON form is
-// the same inventory.
+// FuzzParseHost checks that an inventory that ParseHost accepts is within its bounds. If it is
+// encoded as JSON, ParseHost must decode it to the same inventory.
 func FuzzParseHost(f *testing.F) {
 	seed, err := json.Marshal(example())
 	if err != nil {
@@ -49,15 +51,15 @@ func FuzzParseHost(f *testing.F) {
 			return
 		}
 		if !reflect.DeepEqual(h, h.Bounded()) || h.check() != nil {
-			t.Errorf("%q: beyond its bounds: %+v", text, h)
+			t.Errorf("%q: the inventory is beyond its bounds: %+v", text, h)
 		}
 		again, err := json.Marshal(h)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(again) > maxHost {
-			// JSON escapes made it larger than maxHost. A machine does not send this form: NewRequest
-			// omits disks and NICs then.
+			// Escapes of JSON made the text larger than maxHost. A machine does not send this text,
+			// because NewRequest then omits disks and NICs.
 			return
 		}
 		if second, err := ParseHost(again); err != nil || !reflect.DeepEqual(second, h) {

@@ -21,6 +21,7 @@ import (
 
 var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
+// example returns an inventory with a value in each field.
 func example() Host {
 	return Host{
 		Serial: "SN-1", UUID: "6f1f6c2e-0000-4000-8000-000000000001", Vendor: "QEMU", Product: "Standard PC", Firmware: "2025.02", SecureBoot: "enabled", Controller: "169.254.1.1",
@@ -40,6 +41,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
+// TestRoundTrip checks that Verify returns the key and the inventory of a request.
 func TestRoundTrip(t *testing.T) {
 	key, binding := newKey(t), bytes.Repeat([]byte{1}, 32)
 	r, err := NewRequest(binding, key, example())
@@ -52,7 +54,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestForged checks that a request is valid for its key, its inventory and its connection alone.
+// TestForged checks that the signature of a request is valid only for its key, its inventory and
+// its connection, and only with a key of the expected kind.
 func TestForged(t *testing.T) {
 	key, binding := newKey(t), bytes.Repeat([]byte{1}, 32)
 	r, err := NewRequest(binding, key, example())
@@ -76,13 +79,13 @@ func TestForged(t *testing.T) {
 		change  func(*Request)
 		want    string
 	}{
-		"another connection": {bytes.Repeat([]byte{2}, 32), func(*Request) {}, "the signature is not of this key and this connection"},
-		"no binding":         {nil, func(*Request) {}, "the signature is not"},
-		"another inventory":  {binding, func(r *Request) { r.Inventory = bytes.Replace(r.Inventory, []byte("SN-1"), []byte("SN-2"), 1) }, "the signature is not"},
-		"another key":        {binding, func(r *Request) { r.Key = foreign.Key }, "the signature is not"},
-		"no signature":       {binding, func(r *Request) { r.Signature = nil }, "the signature is not"},
-		"no key":             {binding, func(r *Request) { r.Key = nil }, "cannot parse the key"},
-		"another kind":       {binding, func(r *Request) { r.Key = wideKey }, "not of the kind P-256"},
+		"another connection":           {bytes.Repeat([]byte{2}, 32), func(*Request) {}, "the signature is not of this key and this connection"},
+		"connection without a binding": {nil, func(*Request) {}, "the signature is not"},
+		"another inventory":            {binding, func(r *Request) { r.Inventory = bytes.Replace(r.Inventory, []byte("SN-1"), []byte("SN-2"), 1) }, "the signature is not"},
+		"another key":                  {binding, func(r *Request) { r.Key = foreign.Key }, "the signature is not"},
+		"no signature":                 {binding, func(r *Request) { r.Signature = nil }, "the signature is not"},
+		"no key":                       {binding, func(r *Request) { r.Key = nil }, "cannot parse the key"},
+		"key of another kind":          {binding, func(r *Request) { r.Key = wideKey }, "not of the kind P-256"},
 	} {
 		forged := r
 		c.change(&forged)
@@ -92,10 +95,12 @@ func TestForged(t *testing.T) {
 	}
 }
 
+// TestParseHost checks which inventories ParseHost accepts, and that it replaces unprintable
+// characters and shortens long texts.
 func TestParseHost(t *testing.T) {
 	for text, want := range map[string]string{
 		`{}`:                            "",
-		`{"future":{"a":[1]}}`:          "", // of a newer version
+		`{"future":{"a":[1]}}`:          "", // a field of a newer version
 		``:                              "cannot parse",
 		`[]`:                            "cannot parse",
 		`{"cpus":"2"}`:                  "cannot parse",
@@ -123,7 +128,9 @@ func TestParseHost(t *testing.T) {
 	}
 }
 
-// TestBounded checks that the largest inventory of a machine is accepted by a cluster.
+// TestBounded checks that Bounded limits the lists, texts and numbers of a huge inventory and does
+// not change its argument. A request with this inventory must be valid and within the limit of a
+// message.
 func TestBounded(t *testing.T) {
 	long := strings.Repeat("<", 200)
 	huge := Host{Serial: long, CPUs: -1, MemoryMiB: 1 << 62}
@@ -133,13 +140,13 @@ func TestBounded(t *testing.T) {
 	}
 	b := huge.Bounded()
 	if len(b.Disks) != maxDisks || len(b.NICs) != maxNICs || len(b.NICs[0].Addresses) != maxAddresses || len(b.NICs[0].Neighbors) != maxNeighbors || len(b.Serial) != maxText {
-		t.Errorf("%d disks, %d links", len(b.Disks), len(b.NICs))
+		t.Errorf("%d disks, %d links, or another list or text has another length", len(b.Disks), len(b.NICs))
 	}
 	if b.CPUs != 0 || b.MemoryMiB != 0 || b.Disks[0].SizeMiB != 0 || b.NICs[0].SpeedMbps != 0 {
-		t.Errorf("numbers out of range: %+v", b)
+		t.Errorf("numbers that are out of range are not 0: %+v", b)
 	}
 	if len(huge.Disks) != 100 || huge.Disks[0].Name != long {
-		t.Error("the argument has changed")
+		t.Error("Bounded has changed its argument")
 	}
 	binding := make([]byte, 32)
 	r, err := NewRequest(binding, newKey(t), huge)
@@ -147,13 +154,14 @@ func TestBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, h, err := r.Verify(binding); err != nil || h.Serial == "" {
-		t.Errorf("%v: %+v", err, h)
+		t.Errorf("the request with a huge inventory is not valid: %v: %+v", err, h)
 	}
 	if text, err := json.Marshal(r); err != nil || len(text) > maxMessage {
-		t.Errorf("the message has %d bytes, %v", len(text), err)
+		t.Errorf("the request has %d bytes, want at most maxMessage, %v", len(text), err)
 	}
 }
 
+// keys returns the keys of the entries, separated by blanks.
 func keys(l []Entry) string {
 	var out []string
 	for _, e := range l {
@@ -162,6 +170,8 @@ func keys(l []Entry) string {
 	return strings.Join(out, " ")
 }
 
+// TestList checks that Record lists machines up to the limits, per address and in total, and that a
+// machine that is silent for expireAfter is not listed any more.
 func TestList(t *testing.T) {
 	var l List
 	tell := func(key, address string, at time.Duration) Answer {
@@ -172,13 +182,13 @@ func TestList(t *testing.T) {
 	}
 	for i := range maxPerAddress {
 		if a := tell(fmt.Sprint("a", i), "10.0.0.1", time.Duration(i)*time.Second); !a.Listed {
-			t.Errorf("%d: %+v", i, a)
+			t.Errorf("machine %d with the same address is not listed: %+v", i, a)
 		}
 	}
 	if a := tell("a9", "10.0.0.1", 10*time.Second); a.Listed || !strings.Contains(a.Reason, "with the address 10.0.0.1") {
 		t.Errorf("%+v", a)
 	}
-	// a listed machine repeats its message
+	// A listed machine can repeat its message although its address has reached the limit.
 	if a := tell("a0", "10.0.0.1", 20*time.Second); !a.Listed {
 		t.Errorf("%+v", a)
 	}
@@ -186,7 +196,7 @@ func TestList(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	if got := keys(l.Current(start.Add(30 * time.Second))); got != "a0 a1 a2 a3 b" {
-		t.Errorf("listed: %s", got)
+		t.Errorf("listed machines: %s", got)
 	}
 	if e := l["a0"]; !e.Since.Equal(start) || !e.Last.Equal(start.Add(20*time.Second)) {
 		t.Errorf("%+v", e)
@@ -194,9 +204,9 @@ func TestList(t *testing.T) {
 	if got := keys(l.Without(func(key string) bool { return key == "a0" }).Current(start)); strings.Contains(got, "a0") || !strings.Contains(keys(l.Current(start)), "a0") {
 		t.Errorf("without a0: %s", got)
 	}
-	// a1 to a3 have sent nothing for three minutes
+	// The machines a1, a2 and a3 have sent nothing for the time expireAfter.
 	if got := keys(l.Current(start.Add(expireAfter + 5*time.Second))); got != "a0 b" {
-		t.Errorf("listed: %s", got)
+		t.Errorf("listed machines: %s", got)
 	}
 	var full List
 	var a Answer
@@ -211,10 +221,12 @@ func TestList(t *testing.T) {
 		t.Errorf("%+v, %d", a, len(full))
 	}
 	if _, a = full.Record(Entry{Key: "x", Address: netip.MustParseAddr("10.0.0.1")}, start.Add(expireAfter)); !a.Listed {
-		t.Errorf("after the end of the others: %+v", a)
+		t.Errorf("not listed after the other machines have expired: %+v", a)
 	}
 }
 
+// TestOverAConnection checks that Serve receives a request that Send has sent, and that Send
+// returns the answer of Serve. Send rejects an invalid answer.
 func TestOverAConnection(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
@@ -231,7 +243,7 @@ func TestOverAConnection(t *testing.T) {
 	}
 	for _, text := range []string{"", "[]\n", strings.Repeat(" ", maxAnswer) + "{}"} {
 		if a, err := Send(stranger{strings.NewReader(text), io.Discard}, Request{}); err == nil {
-			t.Errorf("%.20q: %+v", text, a)
+			t.Errorf("Send accepts the invalid answer %.20q: %+v", text, a)
 		}
 	}
 }

@@ -6,21 +6,23 @@ import (
 	"testing"
 )
 
-// stranger is an untrusted client: a fixed input, and an output for the answer.
+// stranger is the connection of an untrusted client. It has a fixed input, and an output for the
+// response.
 type stranger struct {
 	io.Reader
 	io.Writer
 }
 
-// FuzzServe feeds arbitrary input to the server side, which untrusted clients reach.
+// FuzzServe feeds arbitrary input to Serve, because untrusted clients can reach the server. Serve
+// must handle one request at most.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"name":"w1"}`))
 	f.Add([]byte("{"))
-	f.Fuzz(func(t *testing.T, said []byte) {
-		asked := 0
-		_ = Serve(stranger{bytes.NewReader(said), io.Discard}, func(Request) Answer { asked++; return Answer{} })
-		if asked > 1 {
-			t.Errorf("one request was judged %d times", asked)
+	f.Fuzz(func(t *testing.T, input []byte) {
+		requests := 0
+		_ = Serve(stranger{bytes.NewReader(input), io.Discard}, func(Request) Answer { requests++; return Answer{} })
+		if requests > 1 {
+			t.Errorf("Serve handles %d requests of one connection", requests)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
+// names returns the names of the machines, separated by blanks.
 func names(l []Machine) string {
 	var out []string
 	for _, m := range l {
@@ -20,6 +21,8 @@ func names(l []Machine) string {
 	return strings.Join(out, " ")
 }
 
+// TestApproveAndDeny checks the state of join requests while two machines repeat them and an
+// operator approves and denies them.
 func TestApproveAndDeny(t *testing.T) {
 	var l List
 	w1 := Machine{Name: "w1", Address: "10.0.0.21", Key: "sha256:11", Request: []byte("1")}
@@ -36,9 +39,9 @@ func TestApproveAndDeny(t *testing.T) {
 	ask(w1, start)
 	ask(w2, start.Add(2*time.Second))
 	if got := names(l.Pending(start)); got != "w1 w2" {
-		t.Errorf("waiting: %s", got)
+		t.Errorf("pending requests: %s", got)
 	}
-	// Another machine with the same name has another key.
+	// Find needs the name and the key of the same request.
 	if _, err := l.Find("w1", "sha256:22", start); err == nil || !strings.Contains(err.Error(), "requests the name w2") {
 		t.Errorf("%v", err)
 	}
@@ -62,7 +65,7 @@ func TestApproveAndDeny(t *testing.T) {
 		}
 	}
 	if got := names(l.Pending(start.Add(time.Minute))); got != "w2" {
-		t.Errorf("waiting: %s", got)
+		t.Errorf("pending requests: %s", got)
 	}
 	if a := ask(w1, ends.Add(-expireAfter/2)); a.State != Approved {
 		t.Errorf("%+v", a)
@@ -70,20 +73,21 @@ func TestApproveAndDeny(t *testing.T) {
 	if a := ask(w1, ends); a.State != Pending || a.Certificate != nil {
 		t.Errorf("%+v", a)
 	}
-	// With another name it is another request.
+	// A request of the same machine with another name is another request, which is not approved.
 	l = l.Approved(m.Key, []byte("ticket"), ends.Add(time.Hour))
 	other := w1
 	other.Name = "w9"
 	if a := ask(other, ends); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
-	// A denied machine is not listed any more, under any name. An operator can still approve it.
+	// A denied machine is not listed any more, with any name. An operator can still approve the
+	// machine. A denial ends after denialTTL.
 	l = l.Denied(w1.Key, ends)
 	if a := ask(w1, ends.Add(time.Hour)); a.State != Denied || a.Reason == "" {
 		t.Errorf("%+v", a)
 	}
 	if got := names(l.Pending(ends.Add(time.Hour))); got != "" {
-		t.Errorf("waiting: %s", got)
+		t.Errorf("pending requests: %s", got)
 	}
 	if _, err := l.Find("w1", w1.Key, ends.Add(time.Hour)); err != nil {
 		t.Error(err)
@@ -98,22 +102,25 @@ func TestApproveAndDeny(t *testing.T) {
 	}
 }
 
+// TestExpiry checks that a pending request expires after expireAfter without a repetition. An
+// approved request does not expire before its ticket.
 func TestExpiry(t *testing.T) {
 	l, _ := List(nil).Record(Machine{Name: "w1", Key: "sha256:11"}, start)
 	if got := names(l.Pending(start.Add(expireAfter - time.Second))); got != "w1" {
-		t.Errorf("waiting: %q", got)
+		t.Errorf("pending requests: %q", got)
 	}
 	if got := names(l.Pending(start.Add(expireAfter))); got != "" {
-		t.Errorf("waiting: %q", got)
+		t.Errorf("pending requests: %q", got)
 	}
-	// An approved machine may be slow.
+	// An approved machine may repeat its request after a longer time.
 	l = l.Approved("sha256:11", []byte("ticket"), start.Add(time.Hour))
 	if _, a := l.Record(Machine{Name: "w1", Key: "sha256:11"}, start.Add(30*time.Minute)); a.State != Approved {
 		t.Errorf("%+v", a)
 	}
 }
 
-// TestApprovedAreNotCounted: approved machines do not count against the limit of requests.
+// TestApprovedAreNotCounted checks that approved machines do not count for the limit of requests
+// from one address.
 func TestApprovedAreNotCounted(t *testing.T) {
 	var l List
 	for i := range 2 * maxPerAddress {
@@ -126,6 +133,8 @@ func TestApprovedAreNotCounted(t *testing.T) {
 	}
 }
 
+// TestBounds checks the limits of a list: pending requests per address and in total, and denied
+// machines.
 func TestBounds(t *testing.T) {
 	var l List
 	var a Answer
@@ -149,9 +158,9 @@ func TestBounds(t *testing.T) {
 		l = l.Denied(fmt.Sprint("c", i), start)
 	}
 	if len(l) != maxDenied {
-		t.Errorf("%d", len(l))
+		t.Errorf("%d machines are listed as denied, want maxDenied", len(l))
 	}
-	// Denied machines do not count against the limit.
+	// Denied machines do not count for the limit of pending requests.
 	var denied List
 	for i := range maxPending {
 		denied = denied.Denied(fmt.Sprint("d", i), start)
@@ -161,6 +170,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestOverAConnection checks that Serve receives a request that Send has sent, and that Send
+// returns the answer of Serve. Send rejects an invalid answer.
 func TestOverAConnection(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
@@ -183,7 +194,7 @@ func TestOverAConnection(t *testing.T) {
 			io.Reader
 			io.Writer
 		}{strings.NewReader(text), io.Discard}, Request{}); err == nil {
-			t.Errorf("%.20q: %+v", text, a)
+			t.Errorf("Send accepts the invalid answer %.20q: %+v", text, a)
 		}
 	}
 }

@@ -18,14 +18,14 @@ func TestReleasedMessages(t *testing.T) {
 		var sent bytes.Buffer
 		a, err := Send(stranger{strings.NewReader(line), &sent}, want)
 		if err != nil || a.State != states[0] {
-			t.Errorf("%+v, %v: want %s", a, err, states[0])
+			t.Errorf("answer %+v, error %v, want the state %s", a, err, states[0])
 		}
 		states = states[1:]
 		releasedtest.CompareFile(t, "request.json", sent.Bytes())
 		var answered bytes.Buffer
 		err = Serve(stranger{bytes.NewReader(request), &answered}, func(r Request) Answer {
 			if r.Name != want.Name || !bytes.Equal(r.CSR, want.CSR) {
-				t.Errorf("%+v", r)
+				t.Errorf("Serve passed another request than the released one: %+v", r)
 			}
 			return a
 		})
@@ -34,6 +34,6 @@ func TestReleasedMessages(t *testing.T) {
 		}
 	}
 	if len(states) > 0 {
-		t.Errorf("no answer with %s", states)
+		t.Errorf("answers.jsonl has no answer with the states %s", states)
 	}
 }

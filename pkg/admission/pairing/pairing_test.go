@@ -18,7 +18,7 @@ func TestCode(t *testing.T) {
 	for range 100 {
 		c := NewCode()
 		if again, err := ParseCode(string(c)); err != nil || again != c || seen[c] {
-			t.Fatalf("%s is read as %s, %v; seen before: %t", c, again, err, seen[c])
+			t.Fatalf("the code %s is parsed as %s, error %v; NewCode returned it before: %t", c, again, err, seen[c])
 		}
 		seen[c] = true
 	}
@@ -38,8 +38,8 @@ func TestCode(t *testing.T) {
 	}
 }
 
-// connect makes a TLS connection to a machine's certificate, and returns both ends with their
-// bindings.
+// connect makes a TLS connection to a server with a self-signed certificate, as a machine has it.
+// It returns both ends, and the binding that each end computes.
 func connect(t *testing.T) (client, server *tls.Conn, clientBinding, serverBinding []byte) {
 	t.Helper()
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "machine", Usage: pki.Server, TTL: time.Hour})
@@ -64,7 +64,8 @@ func connect(t *testing.T) (client, server *tls.Conn, clientBinding, serverBindi
 	return client, server, clientBinding, serverBinding
 }
 
-// machine judges claims like a machine with that code.
+// machine returns a handler that answers claims as a machine with the pairing code c does. It
+// stores the CA of an accepted claim in *owner.
 func machine(c Code, binding []byte, owner *[]byte) func(Claim) Answer {
 	return func(claim Claim) Answer {
 		if !c.Accepts(binding, claim) {
@@ -84,19 +85,19 @@ func TestPair(t *testing.T) {
 	}{
 		{"right", code, "", "a CA"},
 		{"wrong", NewCode(), "pairing refused: wrong code", ""},
-		{"none", "", "pairing refused: wrong code", ""},
+		{"no code", "", "pairing refused: wrong code", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			client, server, cb, sb := connect(t)
 			if !bytes.Equal(cb, sb) {
-				t.Fatal("the ends know the connection by different values")
+				t.Fatal("the two ends compute different bindings for the same connection")
 			}
 			var owner []byte
 			done := make(chan error, 1)
 			go func() { done <- Serve(server, machine(code, sb, &owner)) }()
 			err := c.typed.Claim(client, cb, ca)
 			if got := text(err); got != c.says || string(owner) != c.belongs {
-				t.Errorf("%q, belongs to %q", got, owner)
+				t.Errorf("error %q, owner of the machine %q", got, owner)
 			}
 			if err := <-done; err != nil {
 				t.Error(err)
@@ -117,14 +118,14 @@ func text(err error) string {
 func TestInTheMiddle(t *testing.T) {
 	code := NewCode()
 	for name, change := range map[string]func(Claim) Claim{
-		"passed on":  func(c Claim) Claim { return c },
-		"his own CA": func(c Claim) Claim { c.CA = []byte("his"); return c },
+		"unchanged claim":    func(c Claim) Claim { return c },
+		"CA of the attacker": func(c Claim) Claim { c.CA = []byte("his"); return c },
 	} {
 		t.Run(name, func(t *testing.T) {
 			operator, toOperator, ob, tob := connect(t)
 			toMachine, atMachine, tmb, mb := connect(t)
 			if bytes.Equal(ob, mb) || bytes.Equal(tob, tmb) {
-				t.Fatal("two connections are known by one value")
+				t.Fatal("two connections have the same binding")
 			}
 			var owner []byte
 			done := make(chan error, 2)
@@ -163,20 +164,20 @@ func TestProofs(t *testing.T) {
 	binding, other := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 	claim := code.NewClaim(binding, []byte("a CA"))
 	if !code.Accepts(binding, claim) {
-		t.Error("the right claim is not accepted")
+		t.Error("Accepts rejects a valid claim")
 	}
 	for name, c := range map[string]struct {
 		code    Code
 		binding []byte
 		claim   Claim
 	}{
-		"replayed":          {code, other, claim},
-		"another CA":        {code, binding, Claim{[]byte("another"), claim.Proof}},
-		"another code":      {NewCode(), binding, claim},
-		"the machine's own": {code, binding, Claim{claim.CA, code.NewAnswer(binding, claim).Proof}},
-		"no proof":          {code, binding, Claim{CA: claim.CA}},
-		"no code":           {"", binding, Code("").NewClaim(binding, claim.CA)},
-		"no binding":        {code, nil, code.NewClaim(nil, claim.CA)},
+		"a claim of another connection":     {code, other, claim},
+		"another CA":                        {code, binding, Claim{[]byte("another"), claim.Proof}},
+		"another code":                      {NewCode(), binding, claim},
+		"the proof of the machine's answer": {code, binding, Claim{claim.CA, code.NewAnswer(binding, claim).Proof}},
+		"no proof":                          {code, binding, Claim{CA: claim.CA}},
+		"no code":                           {"", binding, Code("").NewClaim(binding, claim.CA)},
+		"no binding":                        {code, nil, code.NewClaim(nil, claim.CA)},
 	} {
 		if c.code.Accepts(c.binding, c.claim) {
 			t.Errorf("%s is accepted", name)
@@ -186,12 +187,12 @@ func TestProofs(t *testing.T) {
 
 func TestBindingIsForPairingOnly(t *testing.T) {
 	if _, err := Binding(tls.ConnectionState{Version: tls.VersionTLS13, NegotiatedProtocol: "h2"}); err == nil {
-		t.Error("a connection for something else has a binding")
+		t.Error("Binding accepts a connection of another protocol")
 	}
 }
 
-// FuzzServe: for every input the machine answers with a sentence or not at all, and stays
-// unclaimed.
+// FuzzServe: for every input, Serve returns an error or refuses the claim because of a wrong code,
+// and the machine stays unclaimed.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"ca":"YSBDQQ==","proof":"AAAA"}`))
 	f.Add([]byte(`{"ca":[1]}`))
@@ -205,7 +206,7 @@ func FuzzServe(f *testing.F) {
 			io.Writer
 		}{bytes.NewReader(message), &out}, machine(code, make([]byte, 32), &owner))
 		if owner != nil || err == nil && !strings.Contains(out.String(), "wrong code") {
-			t.Errorf("%q: belongs to %q, says %q, %v", message, owner, out.String(), err)
+			t.Errorf("input %q: owner of the machine %q, answer %q, error %v", message, owner, out.String(), err)
 		}
 	})
 }

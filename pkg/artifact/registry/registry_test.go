@@ -27,7 +27,8 @@ import (
 
 const kind = "application/vnd.example.file.v1"
 
-// served starts a registry with an artifact, behind a front handler.
+// served starts a registry with an artifact that has these layers. It returns the address of a
+// server that calls the registry through the handler of front.
 func served(t *testing.T, front func(http.Handler) http.Handler, layers ...[]byte) (address string) {
 	t.Helper()
 	handler := containerregistry.New()
@@ -61,7 +62,8 @@ func served(t *testing.T, front func(http.Handler) http.Handler, layers ...[]byt
 func nothing(h http.Handler) http.Handler { return h }
 
 // cutting answers each request for a blob with at most `most` bytes, and then breaks the
-// connection.
+// connection. It adds the header Range of each of these requests to *asked. If ranges is true, it
+// announces that the registry supports range requests.
 func cutting(most int, ranges bool, asked *[]string) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,8 +94,8 @@ func (s *short) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p)
 }
 
-// TestReader: a file is read completely from any offset, over breaking connections and from
-// registries without range requests.
+// TestReader: a file is read completely from any offset, even if connections break or the registry
+// supports no range requests.
 func TestReader(t *testing.T) {
 	content := make([]byte, 300_000)
 	rand.Read(content)
@@ -114,7 +116,7 @@ func TestReader(t *testing.T) {
 		}
 	}
 	if !strings.Contains(strings.Join(asked, " "), "bytes=299999-299999") {
-		t.Errorf("requested ranges %q: some bytes were read twice", asked)
+		t.Errorf("requested ranges %q: no request for only the last byte, so some bytes were read twice", asked)
 	}
 }
 
@@ -170,15 +172,14 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// shorten shortens the pace for the rest of a test in which answers stop.
+// shorten sets the timeout for data to 100 ms, until the end of the test.
 func shorten(t *testing.T) {
 	before := pace
 	pace = transfer.Pace{Stall: 100 * time.Millisecond, Window: time.Hour}
 	t.Cleanup(func() { pace = before })
 }
 
-// TestAccess: only the configured CA is trusted, and the registry gets the configured name and
-// password.
+// TestAccess: the client trusts only the configured CA, and sends the configured name and password.
 func TestAccess(t *testing.T) {
 	inner := httptest.NewTLSServer(nil)
 	t.Cleanup(inner.Close)
@@ -208,15 +209,15 @@ func TestAccess(t *testing.T) {
 		kind string
 		want string
 	}{
-		"nobody":           {Source{Reference: reference, CA: ca}, kind, "credential"},
-		"a wrong password": {Source{Reference: reference, CA: ca, Username: "dora", Password: "x"}, kind, "401"},
-		"a bare password":  {Source{Reference: reference, PlainHTTP: true, Username: "dora", Password: "secret"}, kind, "without TLS"},
-		"no CA":            {Source{Reference: reference}, kind, "no CA is given"},
-		"another protocol": {Source{Reference: reference, PlainHTTP: true}, kind, "400"},
-		"no reference":     {Source{Reference: "nonsense", PlainHTTP: true}, kind, "invalid reference"},
-		"no such tag":      {Source{Reference: address + "/example/file:2", PlainHTTP: true}, kind, "not found"},
-		"something else":   {Source{Reference: address + "/example/file:1", PlainHTTP: true}, "other/type", "0 layers of type other/type"},
-		"two of a kind": {Source{Reference: served(t, nothing, []byte("a"), []byte("b")) + "/example/file:1", PlainHTTP: true}, kind,
+		"no credentials":          {Source{Reference: reference, CA: ca}, kind, "credential"},
+		"a wrong password":        {Source{Reference: reference, CA: ca, Username: "dora", Password: "x"}, kind, "401"},
+		"a password without TLS":  {Source{Reference: reference, PlainHTTP: true, Username: "dora", Password: "secret"}, kind, "without TLS"},
+		"no CA":                   {Source{Reference: reference}, kind, "no CA is given"},
+		"HTTP to an HTTPS server": {Source{Reference: reference, PlainHTTP: true}, kind, "400"},
+		"no reference":            {Source{Reference: "nonsense", PlainHTTP: true}, kind, "invalid reference"},
+		"no such tag":             {Source{Reference: address + "/example/file:2", PlainHTTP: true}, kind, "not found"},
+		"no layer of this type":   {Source{Reference: address + "/example/file:1", PlainHTTP: true}, "other/type", "0 layers of type other/type"},
+		"two layers of this type": {Source{Reference: served(t, nothing, []byte("a"), []byte("b")) + "/example/file:1", PlainHTTP: true}, kind,
 			"2 layers of type " + kind},
 	} {
 		if _, err := c.s.Find(t.Context(), c.kind); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -238,7 +239,7 @@ func TestTokenWithoutTLS(t *testing.T) {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: registry.Certificate().Raw})
 	s := Source{Reference: strings.TrimPrefix(registry.URL, "https://") + "/example/file:1", CA: ca, Username: "dora", Password: "secret"}
 	if _, err := s.Find(t.Context(), kind); err == nil || !strings.Contains(err.Error(), "uses http but registry was contacted over https") || asked {
-		t.Errorf("request without TLS: %t, %v", asked, err)
+		t.Errorf("the token server without TLS got a request: %t; error %v", asked, err)
 	}
 }
 
@@ -290,11 +291,11 @@ func TestArtifact(t *testing.T) {
 	other := digest.FromString("other").Encoded()
 	for what, b := range map[string]artifact.Blob{"manifest": {SHA256: other, Size: -1}, "layer": {SHA256: other, Size: 5}} {
 		if _, err := from.Open(t.Context(), b); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), address) {
-			t.Errorf("error of a missing %s: %v", what, err)
+			t.Errorf("error for a missing %s: %v", what, err)
 		}
 	}
 	if _, err := (Source{Reference: address + "/example/file@" + manifest.Digest.String()}).Artifact(); err == nil || !strings.Contains(err.Error(), "no CA") {
-		t.Errorf("without a CA: %v", err)
+		t.Errorf("Artifact without a CA: %v", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func (l *Log) syncOnce() {
 // newReader returns a reader of the log in a directory.
 func newReader(dir string) *Reader { return &Reader{Log: NewLog(dir)} }
 
-// log is a directory to which a writer appends. rotate renames the present file as lumberjack does.
+// log is a directory with the files of an audit log, to which a writer appends events.
 type log struct {
 	t      *testing.T
 	dir    string
@@ -64,7 +64,7 @@ func (l *log) Write(line []byte) (int, error) {
 
 func (l *log) present() string { return filepath.Join(l.dir, File) }
 
-// restart starts the API server again.
+// restart replaces the writer, as a restart of the API server does.
 func (l *log) restart() {
 	l.t.Helper()
 	w, err := NewWriter(l.dir, l)
@@ -82,8 +82,8 @@ func (l *log) add(n int) {
 	}
 }
 
-// rotate starts the next file. If packed is true, it compresses the previous file. It returns the
-// path of the previous file.
+// rotate renames the present file, as lumberjack does, and starts the next file. If packed is true,
+// it compresses the previous file. It returns the path of the previous file.
 func (l *log) rotate(packed bool) (name string) {
 	l.t.Helper()
 	l.turned++
@@ -102,7 +102,8 @@ func (l *log) rotate(packed bool) (name string) {
 	return name + ".gz"
 }
 
-// read returns the numbers of the new lines of a reader, and verifies their chain.
+// read returns the numbers of the lines that a reader finds. The parameter after is the number of
+// the last line that it skips. read verifies the chain of these lines.
 func read(t *testing.T, r *Reader, after uint64) (numbers []uint64) {
 	t.Helper()
 	chain := audit.Chain{Record: Record}
@@ -278,7 +279,7 @@ func TestDamagedFiles(t *testing.T) {
 }
 
 // TestNoFile checks that the reader follows no link and waits for no pipe. A compromised API server
-// could create them under the name of the log.
+// could create a link or a pipe under the name of the log.
 func TestNoFile(t *testing.T) {
 	for what, put := range map[string]func(name string) error{
 		"a link": func(name string) error { return os.Symlink("/etc/passwd", name) },
@@ -289,10 +290,10 @@ func TestNoFile(t *testing.T) {
 		r := newReader(dir)
 		r.Log.syncOnce()
 		if err := r.Read(0, func(uint64, []byte) error { return nil }); err == nil {
-			t.Errorf("%s was read", what)
+			t.Errorf("Read returns no error for %s", what)
 		}
 		if n := r.Log.Newest(); n != 0 {
-			t.Errorf("%s has line %d", what, n)
+			t.Errorf("the newest line of %s is line %d, want 0", what, n)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func NewWire(t *testing.T) Wire {
 	return w
 }
 
-// Serve starts the server of a machine.
+// Serve starts the server of a machine, to which Dial connects for the address addr.
 func (w Wire) Serve(t *testing.T, addr netip.Addr, register func(*grpc.Server), options ...grpc.ServerOption) {
 	t.Helper()
 	server := grpc.NewServer(append(options, grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{w.leaf.Cert.Raw}, PrivateKey: w.leaf.Key})))...)

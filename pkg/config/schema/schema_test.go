@@ -36,7 +36,7 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(golden); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the structs and the reference say (%v); run: go test ./pkg/config/schema -update", golden, err)
+		t.Errorf("%s does not match the structs and the reference (%v); run: go test ./pkg/config/schema -update", golden, err)
 	}
 }
 
@@ -118,11 +118,11 @@ func TestBadIsInvalid(t *testing.T) {
 		}
 		delete(want, f.Name)
 		if err := s.Validate(documents(t, string(f.Data))[0]); err == nil {
-			t.Errorf("%s: the schema sees nothing wrong", f.Name)
+			t.Errorf("%s: the schema accepts an invalid document", f.Name)
 		}
 	}
 	if len(want) > 0 {
-		t.Errorf("cases that are not there: %v", want)
+		t.Errorf("bad-machine.txtar lacks the cases %v", want)
 	}
 }
 
@@ -153,10 +153,11 @@ func TestScalars(t *testing.T) {
 		for _, text := range texts {
 			reads := reflect.New(kind).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)) == nil
 			accepts := s.Validate(text) == nil
-			// A readable pattern cannot reject an address of letters and dots, or ::/0.
+			// The patterns for addresses and prefixes are simple, so they accept some texts that
+			// the types reject.
 			loose := kind == reflect.TypeFor[netip.Addr]() || kind == reflect.TypeFor[netip.Prefix]()
 			if reads && !accepts || accepts && !reads && !loose {
-				t.Errorf("%s %q: read %t, accepted by the schema %t", kind, text, reads, accepts)
+				t.Errorf("%s %q: accepted by the type: %t, by the schema: %t", kind, text, reads, accepts)
 			}
 			seen[kind] = seen[kind] || reads
 		}
@@ -164,7 +165,7 @@ func TestScalars(t *testing.T) {
 	for kind := range scalars {
 		pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.Bundle]() || kind == reflect.TypeFor[config.PrivateKey]() || kind == reflect.TypeFor[config.SigningKey]() || kind == reflect.TypeFor[config.ImageKey]()
 		if !seen[kind] && !pem {
-			t.Errorf("%s: no example is read", kind)
+			t.Errorf("%s: the type accepts none of the texts", kind)
 		}
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTables reads each table. TestUpstreamTables of the orchestrator compares the tables with
-// Kubernetes.
+// TestTables checks some entries of each table. TestUpstreamTables of the orchestrator compares the
+// tables with Kubernetes.
 func TestTables(t *testing.T) {
 	gates := Gates()
 	for name, gate := range gates {
@@ -31,10 +31,10 @@ func TestTables(t *testing.T) {
 	}
 	versions := APIVersions()
 	if on, known := versions["resource.k8s.io/v1beta1"]; on || !known || !versions["v1"] {
-		t.Errorf("the versions of groups are %v", versions)
+		t.Errorf("the API versions are %v", versions)
 	}
 	if names := ScorePlugins(); !slices.Contains(names, "NodeResourcesFit") {
-		t.Errorf("the plugins that score are %q", names)
+		t.Errorf("the score plugins are %q", names)
 	}
 	if names := Names(plugins); !slices.IsSorted(names) || len(names) != len(plugins) {
 		t.Errorf("the names are %q", names)

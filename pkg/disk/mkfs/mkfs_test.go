@@ -14,17 +14,19 @@ func TestFAT32Cluster(t *testing.T) {
 	for mib, want := range map[uint64]int{33: 1, 64: 1, 127: 1, 128: 2, 256: 4, 511: 4, 512: 8, 1024: 16, 8192: 64} {
 		got := FAT32Cluster(mib << 20)
 		if got != want {
-			t.Errorf("%d MiB: %d sectors are a cluster, want %d", mib, got, want)
+			t.Errorf("%d MiB: a cluster has %d sectors, want %d", mib, got, want)
 		}
-		// The file allocation tables take far less than the remaining half.
+		// A file system with fewer than 65525 clusters is FAT16. The test requires twice this
+		// number, because the file allocation tables also take space, but far less than half of it.
 		if clusters := mib << 20 / 512 / uint64(got); mib >= 64 && clusters < 2*65525 {
 			t.Errorf("%d MiB: %d clusters are too near to FAT16", mib, clusters)
 		}
 	}
 }
 
-// TestExt4Features formats a file under the mke2fs.conf of two versions of e2fsprogs: the features
-// do not depend on it. mke2fs is from the packages of the build (imager/host-packages.txt).
+// TestExt4Features formats a file with the mke2fs.conf of two versions of e2fsprogs, and checks
+// that the features of the file system do not depend on mke2fs.conf. mke2fs is from the packages of
+// the build (imager/host-packages.txt).
 func TestExt4Features(t *testing.T) {
 	// Documentation/filesystems/ext4/super.rst: compatible, incompatible and read-only compatible
 	// features

@@ -41,7 +41,8 @@ func identities(t *testing.T, disk gpt.Device) []uuid.UUID {
 	return all
 }
 
-// flashed returns a disk with an image of the imager.
+// flashed returns a disk with a partition table as in an image of the imager. guids are the GUIDs
+// of the disk, the ESP, both roots and STATE. All except that of STATE are GUIDs of the image.
 func flashed(t *testing.T) (disk []byte, guids []uuid.UUID) {
 	t.Helper()
 	m := &memory{data: make([]byte, size), bad: map[int64]bool{}}
@@ -62,9 +63,9 @@ func flashed(t *testing.T) (disk []byte, guids []uuid.UUID) {
 	return m.data, guids
 }
 
-// TestIdentify: the disk and its ESP get new GUIDs, once. The GUIDs of the roots and the disk's own
-// GUIDs stay. A power cut at any point leaves the old table or the new table, and a repetition has
-// the same result.
+// TestIdentify: identify gives new GUIDs to the disk and its ESP, and only once. The GUIDs of the
+// roots and of STATE stay. A power cut at any write leaves the old table or the new table, and a
+// second call of identify completes the change.
 func TestIdentify(t *testing.T) {
 	start, old := flashed(t)
 	for cut := 0; ; cut++ {
@@ -93,30 +94,31 @@ func TestIdentify(t *testing.T) {
 		}
 		before := bytes.Clone(disk.data)
 		if err := identify(disk, uuid.NewRandom); err != nil || !bytes.Equal(disk.data, before) {
-			t.Errorf("cut after %d writes: a disk with GUIDs of its own was changed (%v)", cut, err)
+			t.Errorf("cut after %d writes: identify changed a disk that already has new GUIDs (%v)", cut, err)
 		}
 		if done {
 			if cut < 4 {
-				t.Errorf("all was done with %d writes: the test shows nothing", cut)
+				t.Errorf("identify needs only %d writes, so the test has too few power cuts", cut)
 			}
 			return
 		}
 	}
 }
 
-// TestDiskGUID: also if only the backup table is valid; zero if both are damaged.
+// TestDiskGUID: DiskGUID returns the GUID of the disk even if only the backup table is valid, and
+// zero if both tables are damaged.
 func TestDiskGUID(t *testing.T) {
 	data, guids := flashed(t)
 	for what, c := range map[string]struct {
 		damage []int
 		want   uuid.UUID
 	}{
-		"whole":              {nil, guids[0]},
-		"the primary header": {[]int{512 + 60}, guids[0]},
-		"its entries":        {[]int{1024 + 20}, guids[0]},
-		"its signature":      {[]int{512}, guids[0]},
-		"its length":         {[]int{512 + 15}, guids[0]},
-		"both":               {[]int{512 + 60, size - 512 + 60}, uuid.Nil},
+		"no damage":                           {nil, guids[0]},
+		"the primary header":                  {[]int{512 + 60}, guids[0]},
+		"the primary entries":                 {[]int{1024 + 20}, guids[0]},
+		"the signature of the primary header": {[]int{512}, guids[0]},
+		"the length in the primary header":    {[]int{512 + 15}, guids[0]},
+		"both headers":                        {[]int{512 + 60, size - 512 + 60}, uuid.Nil},
 	} {
 		disk := &memory{data: bytes.Clone(data), bad: map[int64]bool{}}
 		for _, at := range c.damage {

@@ -19,7 +19,7 @@ const (
 // memory is a disk of 8 MiB with some unreadable sectors.
 type memory struct {
 	data []byte
-	bad  map[int64]bool // by number
+	bad  map[int64]bool // the unreadable sectors, by number
 }
 
 func (m *memory) ReadAt(p []byte, at int64) (int, error) {
@@ -67,14 +67,14 @@ func TestRead(t *testing.T) {
 		bad   []int64
 		found bool
 	}{
-		"whole":               {nil, true},
-		"the primary header":  {[]int64{1}, true},
-		"the primary entries": {[]int64{2}, true},
-		"the end of those":    {[]int64{33}, true},
-		"the primary table":   {[]int64{1, 2, 3, 33}, true},
-		"the backup header":   {[]int64{last}, true},
-		"the protective MBR":  {[]int64{0}, true},
-		"both":                {[]int64{1, last}, false},
+		"none":                     {nil, true},
+		"the primary header":       {[]int64{1}, true},
+		"the primary entries":      {[]int64{2}, true},
+		"the last primary entries": {[]int64{33}, true},
+		"the primary table":        {[]int64{1, 2, 3, 33}, true},
+		"the backup header":        {[]int64{last}, true},
+		"the protective MBR":       {[]int64{0}, true},
+		"both headers":             {[]int64{1, last}, false},
 	} {
 		disk.bad = map[int64]bool{}
 		for _, s := range c.bad {
@@ -97,8 +97,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReversedPartition: a table with valid checksums may contain a partition that ends before it
-// begins.
+// TestReversedPartition: Read rejects a table that has valid checksums and a partition that ends
+// before it begins.
 func TestReversedPartition(t *testing.T) {
 	disk := &memory{data: make([]byte, size)}
 	table, err := gpt.New(Ordered(disk))
@@ -118,7 +118,8 @@ func TestReversedPartition(t *testing.T) {
 	}
 }
 
-// FuzzRead parses arbitrary content at both ends of a disk.
+// FuzzRead checks that Read returns no partition outside the disk, for arbitrary content at both
+// ends of the disk.
 func FuzzRead(f *testing.F) {
 	const end = 34 * sector
 	disk := &memory{data: make([]byte, size)}

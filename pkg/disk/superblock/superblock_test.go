@@ -38,8 +38,9 @@ func (s sparse) ReadAt(p []byte, at int64) (int, error) {
 
 const gib = 1 << 30
 
-// TestEveryEndCounts: a disk is blank if both of its ends are blank and it has no known signature.
-// A single signature is sufficient for a disk that is not blank.
+// TestEveryEndCounts: Examine reports a disk as blank only if both of its ends contain only zeros
+// and the disk has no known signature. A single signature, or a single byte in an end, makes a disk
+// not blank.
 func TestEveryEndCounts(t *testing.T) {
 	const size = 10*gib + 7*sector // not a multiple of a power of two
 	examine := func(at uint64, magic string) Content {
@@ -55,7 +56,7 @@ func TestEveryEndCounts(t *testing.T) {
 	}
 	for _, m := range headSignatures {
 		if c := examine(uint64(m.at), m.magic); c.Kind == "" {
-			t.Errorf("%s at %d: blank", m.name, m.at)
+			t.Errorf("a disk with %s at offset %d is reported as blank", m.name, m.at)
 		}
 	}
 	for _, m := range tailSignatures {
@@ -64,11 +65,11 @@ func TestEveryEndCounts(t *testing.T) {
 		}
 	}
 	for name, at := range map[string]uint64{
-		"the first byte": 0, "the last of the first 8 MiB": EndSize - 1, "the first of the last 8 MiB": size - EndSize, "the last byte": size - 1,
-		"a place that no signature is known for": 3 << 20, "one near the end": size - 5<<20,
+		"the first byte": 0, "the last byte of the first 8 MiB": EndSize - 1, "the first byte of the last 8 MiB": size - EndSize, "the last byte": size - 1,
+		"an offset without a known signature": 3 << 20, "an offset in the last 8 MiB": size - 5<<20,
 	} {
 		if c := examine(at, "\x01"); c.Kind != UnknownData {
-			t.Errorf("one byte at %s: %q", name, c.Kind)
+			t.Errorf("a disk with a single byte that is not zero, %s: %q", name, c.Kind)
 		}
 	}
 }
@@ -84,7 +85,7 @@ func TestRAIDMembers(t *testing.T) {
 		{"metadata 0.90", 1<<30 + 100<<10, 1<<30 + 64<<10 - 64<<10, mdMagic, "Linux RAID member"},
 		{"metadata 1.0", 1 << 30, 1<<30 - 8<<10, mdMagic, "Linux RAID member"},
 		{"metadata 1.0, odd size", 1<<30 + 3*512, 1<<30 - 8<<10, mdMagic, "Linux RAID member"},
-		{"Intel's", 1 << 30, 1<<30 - 1024, "Intel Raid ISM Cfg Sig. 1.3.00", "Intel RAID member"},
+		{"Intel metadata", 1 << 30, 1<<30 - 1024, "Intel Raid ISM Cfg Sig. 1.3.00", "Intel RAID member"},
 		{"DDF", 1 << 30, 1<<30 - 512, "\xde\x11\xde\x11", "DDF RAID member"},
 	} {
 		got, err := Examine(sparse{c.size, map[uint64][]byte{c.at: []byte(c.magic)}}, c.size)
@@ -111,12 +112,12 @@ func TestUnfinished(t *testing.T) {
 		at   uint64
 		want bool
 	}{
-		{"nothing", size, true},
-		{"descriptors of groups", 8192, true},
-		{"a backup of them", 128 << 20, true},
+		{"only zeros", size, true},
+		{"group descriptors", 8192, true},
+		{"a backup of group descriptors", 128 << 20, true},
 		{"the first block", 100, false},
 		{"the last byte", size - 1, false},
-		{"where old RAID metadata lies", size - 128<<10, false},
+		{"the place of RAID metadata 0.90", size - 128<<10, false},
 	} {
 		pieces := map[uint64][]byte{}
 		if c.at < size {
@@ -174,7 +175,7 @@ func TestExt(t *testing.T) {
 		}
 	}
 	if _, found, err := ReadExt(bytes.NewReader(nil)); found || err != nil {
-		t.Errorf("an area of zeros: %v, %v", found, err)
+		t.Errorf("an empty area: %v, %v", found, err)
 	}
 	b := append(make([]byte, 1024), extSuper(1|extErrorFS, 3)...)
 	e, _, err := ReadExt(bytes.NewReader(b))
@@ -196,7 +197,7 @@ func run(t testing.TB, name string, args ...string) {
 	}
 }
 
-// opened opens a file as a disk.
+// opened opens a file as a disk, and returns its size.
 func opened(t testing.TB, name string) (*os.File, uint64) {
 	t.Helper()
 	f, err := os.Open(name)
@@ -213,7 +214,7 @@ func opened(t testing.TB, name string) (*os.File, uint64) {
 
 const document = "kind: Machine\n"
 
-// fatImage returns a FAT image with the file machine.yaml and a boot loader.
+// fatImage returns the path of a FAT image with the file machine.yaml and a boot loader.
 func fatImage(t testing.TB, label string, mib int64, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -256,13 +257,13 @@ func TestFAT(t *testing.T) {
 			t.Errorf("%v: another loader: %v, %v", c, there, err)
 		}
 		if _, err := FATFile(r, size, "user-data", 1000); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%v: error of a missing file: %v", c, err)
+			t.Errorf("%v: error for a missing file: %v", c, err)
 		}
 		if _, err := FATFile(r, size, "machine.yaml", 5); err == nil || !strings.Contains(err.Error(), "at most 5") {
-			t.Errorf("%v: error of a file that is too large: %v", c, err)
+			t.Errorf("%v: error for a file that is too large: %v", c, err)
 		}
 		if _, err := FATFile(r, size, "EFI", 1000); err == nil {
-			t.Errorf("%v: a directory was read", c)
+			t.Errorf("%v: FATFile reads a directory", c)
 		}
 	}
 }
@@ -290,8 +291,8 @@ func TestFATChains(t *testing.T) {
 	}
 }
 
-// TestISO reads volumes of xorriso: levels of ISO 9660, with and without Joliet and Rock Ridge,
-// labels in upper and lower case.
+// TestISO reads volumes that xorriso has written, with ISO 9660 level 4, Joliet, Rock Ridge and
+// combinations of them.
 func TestISO(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"user-data", "meta-data"} {
@@ -304,7 +305,7 @@ func TestISO(t *testing.T) {
 		args        []string
 	}{
 		{"level 4", "cidata", []string{"-iso-level", "4"}},
-		{"level 4 with both", "cidata", []string{"-iso-level", "4", "-J", "-R"}},
+		{"level 4, Joliet and Rock Ridge", "cidata", []string{"-iso-level", "4", "-J", "-R"}},
 		{"Joliet and Rock Ridge", "cidata", []string{"-J", "-r"}},
 		{"Joliet", "CIDATA", []string{"-J"}},
 		{"Rock Ridge", "cidata", []string{"-R"}},
@@ -321,10 +322,10 @@ func TestISO(t *testing.T) {
 			t.Errorf("%s: %q, %v", c.name, text, err)
 		}
 		if _, err := ISOFile(r, size, "machine.yaml", 1000); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: error of a missing file: %v", c.name, err)
+			t.Errorf("%s: error for a missing file: %v", c.name, err)
 		}
 		if _, err := ISOFile(r, size, "user-data", 5); err == nil || !strings.Contains(err.Error(), "at most 5") {
-			t.Errorf("%s: error of a file that is too large: %v", c.name, err)
+			t.Errorf("%s: error for a file that is too large: %v", c.name, err)
 		}
 	}
 }
@@ -364,14 +365,14 @@ func TestISOLabels(t *testing.T) {
 		want        string
 	}{
 		{"primary alone", [][]byte{primary("cidata")}, "cidata"},
-		{"filled up with zeros", [][]byte{primary("cidata\x00\x00\x00")}, "cidata"},
-		{"with an enhanced one", [][]byte{primary("cidata"), enhanced("cidata")}, "cidata"},
-		{"the enhanced one has another", [][]byte{primary("cidata"), enhanced("other")}, "cidata"},
-		{"Joliet", [][]byte{primary("CIDATA"), joliet("cidata")}, "CIDATA"},
-		{"Joliet says it, the primary one does not", [][]byte{primary(""), joliet("cidata")}, "cidata"},
+		{"primary, padded with zeros", [][]byte{primary("cidata\x00\x00\x00")}, "cidata"},
+		{"primary and enhanced", [][]byte{primary("cidata"), enhanced("cidata")}, "cidata"},
+		{"primary and enhanced with another label", [][]byte{primary("cidata"), enhanced("other")}, "cidata"},
+		{"primary and Joliet", [][]byte{primary("CIDATA"), joliet("cidata")}, "CIDATA"},
+		{"primary without a label, and Joliet", [][]byte{primary(""), joliet("cidata")}, "cidata"},
 		{"Joliet alone", [][]byte{joliet("ORLOPCFG")}, "ORLOPCFG"},
 		{"enhanced alone", [][]byte{enhanced("ORLOPCFG")}, "ORLOPCFG"},
-		{"behind a boot record", [][]byte{boot, primary("cidata")}, "cidata"},
+		{"primary after a boot record", [][]byte{boot, primary("cidata")}, "cidata"},
 	} {
 		image := make([]byte, isoFirst*isoSector)
 		for _, d := range append(c.descriptors, append([]byte("\xffCD001\x01"), make([]byte, isoSector-7)...)) {
@@ -417,7 +418,7 @@ func FuzzContent(f *testing.F) {
 	})
 }
 
-// TestSwap identifies areas of mkswap(8).
+// TestSwap checks that Examine identifies areas that mkswap(8) has written.
 func TestSwap(t *testing.T) {
 	const id = "00000000-0000-4000-8000-000000000007"
 	for _, size := range []uint64{40 << 10, 256 << 20, 5<<30 + 4096 + 512} {

@@ -16,12 +16,20 @@ func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, world: World{Now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}}
 	}, scripttest.Commands[*script]{
-		"cluster": (*script).cluster, // cluster a,b,c w1,w2: healthy machines with a power switch, and with 2 pods
-		"machine": (*script).machine, // machine w1 lost pods=1: changes a machine
-		"power":   (*script).power,   // power w1 off: the answer of its power switch; power w1 problem TEXT
-		"wait":    (*script).wait,    // wait 10s
-		"decide":  (*script).decide,  // decide: store the verdicts, and print those that are not Idle
-		"stored":  (*script).stored,  // stored w1: its stored state
+		// cluster a,b,c w1,w2: creates the control-plane machines a, b, c and the workers w1, w2,
+		// healthy, each with a power switch and 2 pods
+		"cluster": (*script).cluster,
+		// machine w1 lost pods=1: changes a machine
+		"machine": (*script).machine,
+		// power w1 off: the power switch of w1 reports off; power w1 problem TEXT: it reports an
+		// error
+		"power": (*script).power,
+		// wait 10s: time passes
+		"wait": (*script).wait,
+		// decide: stores the verdicts, and prints those that are not Idle
+		"decide": (*script).decide,
+		// stored w1: prints the stored state of w1
+		"stored": (*script).stored,
 	})
 }
 
@@ -57,15 +65,15 @@ func (s *script) machine(args []string) string {
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
 		switch key {
-		case "lost": // its kubelet does not report, and the check has noticed it
+		case "lost": // the kubelet does not report, and the check has found the machine unhealthy
 			m.Ready, m.Reports, m.Silent, m.Unhealthy, m.Available = false, false, true, "not ready", false
-		case "unready": // its kubelet reports that it is not ready
+		case "unready": // the kubelet reports that the node is not ready
 			m.Ready, m.Reports, m.Silent, m.Unhealthy, m.Available = false, true, false, "not ready", false
 		case "ready":
 			m.Ready, m.Reports, m.Silent, m.Unhealthy, m.Available = true, true, false, "", true
-		case "renewed": // its kubelet has renewed its Lease, and has not written its condition yet
+		case "renewed": // the kubelet has renewed its Lease, but not the node's condition yet
 			m.Silent = false
-		case "unread": // its pods were not read
+		case "unread": // the controllers have not read the pods
 			m.Pods = Pods{}
 		case "ailing": // a check of the machine itself fails
 			m.Available = false
@@ -103,9 +111,9 @@ func (s *script) machine(args []string) string {
 			m.Operation.Since = s.world.Now.Add(scripttest.Duration(s.t, value))
 		case "forgotten": // an operator removes the stored fence
 			m.Operation = Operation{}
-		case "order": // a step PowerCycle
+		case "order": // the machine object gets an order PowerCycle
 			m.Cycle = Cycle{Given: s.world.Now, Valid: true}
-		case "late": // its order may not begin any more
+		case "late": // the order has expired and must not begin any more
 			m.Cycle.Valid = false
 		default:
 			s.t.Fatalf("machine: unknown argument %s", a)

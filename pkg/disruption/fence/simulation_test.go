@@ -46,24 +46,24 @@ func TestSimulation(t *testing.T) {
 // of Decide.
 func TestMutations(t *testing.T) {
 	for name, m := range map[string]mutation{
-		"the reading":     {verdict: func(m Machine, v *Verdict) { release(m, v) }},
-		"its age":         {facts: func(now time.Time, m *Machine) { m.Reading.At = now }},
-		"the silence":     {facts: func(_ time.Time, m *Machine) { m.Silent = !m.Ready }},
-		"the recovery":    {facts: func(_ time.Time, m *Machine) { m.Unhealthy = "not ready" }},
-		"the maximum":     {facts: func(_ time.Time, m *Machine) { m.Stopped = "" }},
-		"the own machine": {facts: func(_ time.Time, m *Machine) { m.Own = false }},
-		"the quorum":      {facts: func(_ time.Time, m *Machine) { m.ControlPlane = false }},
-		"one at a time": {facts: func(_ time.Time, m *Machine) {
+		"the reading of the power":          {verdict: func(m Machine, v *Verdict) { release(m, v) }},
+		"the age of the reading":            {facts: func(now time.Time, m *Machine) { m.Reading.At = now }},
+		"the silence":                       {facts: func(_ time.Time, m *Machine) { m.Silent = !m.Ready }},
+		"the recovery":                      {facts: func(_ time.Time, m *Machine) { m.Unhealthy = "not ready" }},
+		"the maximum of unhealthy machines": {facts: func(_ time.Time, m *Machine) { m.Stopped = "" }},
+		"the machine of the controllers":    {facts: func(_ time.Time, m *Machine) { m.Own = false }},
+		"the quorum":                        {facts: func(_ time.Time, m *Machine) { m.ControlPlane = false }},
+		"one fence at a time": {facts: func(_ time.Time, m *Machine) {
 			if m.Operation.Phase == SwitchOff {
 				m.Operation = Operation{}
 			}
 		}},
-		"the withdrawal": {verdict: func(m Machine, v *Verdict) {
+		"the withdrawal of a release": {verdict: func(m Machine, v *Verdict) {
 			if m.Operation.Phase == Release || m.Operation.Phase == SwitchOff {
 				v.Taint = cmp.Or(v.Taint, m.Taint)
 			}
 		}},
-		"the return": {verdict: func(m Machine, v *Verdict) {
+		"the return of a machine": {verdict: func(m Machine, v *Verdict) {
 			if m.Operation.Phase == SwitchOff && v.Operation.Phase == SwitchOn {
 				v.Operation = Operation{}
 			}
@@ -78,7 +78,7 @@ func TestMutations(t *testing.T) {
 					return
 				}
 			}
-			t.Error("the simulation does not find this mutation")
+			t.Error("no run of the simulation fails with this mutation")
 		})
 	}
 }
@@ -123,7 +123,7 @@ const (
 	turmoil, settled = 90 * time.Minute, 3 * time.Hour
 	graceOfNode      = 50 * time.Second // until the Node of a silent machine is not ready
 	toUnhealthy      = time.Minute      // the timeout of the check
-	toEviction       = 3 * time.Minute  // of the pods of a Node that is not ready
+	toEviction       = 3 * time.Minute  // until the pods of a Node that is not ready are evicted
 )
 
 // pod is an object of the API server.
@@ -140,19 +140,19 @@ type simulated struct {
 	plane        bool
 	on           bool
 	boots        int
-	booted       time.Time // the kubelet runs from then on
-	hung, cut    bool      // its pods run on; its kubelet does not reach the API server
-	dead         bool      // its kubelet does not start
-	deaf         bool      // its power switch does not answer
+	booted       time.Time // the time from which the kubelet runs
+	hung, cut    bool      // the pods continue to run; the kubelet does not reach the API server
+	dead         bool      // the kubelet does not start
+	deaf         bool      // the power switch does not answer
 	goesOff      time.Time // the time at which the power is cut; zero for none
 	running      map[string]int
 	record       map[string]int // the pods that start without an API server, on its disk
 	offlineTried bool
 
 	seen   time.Time // the last contact of the kubelet
-	bootID string    // in the Node
+	bootID string    // the boot ID in the Node
 	ready  bool
-	since  time.Time // ready has its value
+	since  time.Time // the time of the last change of ready
 	taint  string
 	// reports means that the kubelet reports, even while it is not ready.
 	reports bool
@@ -189,7 +189,7 @@ type world struct {
 	uid      int
 	most     int // the maximum of unhealthy machines
 	leader   *simulated
-	absent   time.Time // no leader until then
+	absent   time.Time // the time until which there is no leader
 	late     []lateCall
 	mutation mutation
 	// unchecked means that an operator has deleted the check.
@@ -229,7 +229,7 @@ func (w *world) join(name string, plane bool) {
 
 func (w *world) maybe(p float64) bool { return w.rand.Float64() < p }
 
-// The method within returns a random number of ticks.
+// The method within returns a random multiple of tick, at most d.
 func (w *world) within(d time.Duration) time.Duration {
 	return time.Duration(w.rand.IntN(int(d/tick)+1)) * tick
 }
@@ -317,7 +317,7 @@ func (w *world) disturb() {
 	}
 }
 
-// calm ends the failures that would otherwise last for ever.
+// calm ends the failures that would otherwise last for ever, and starts repairs.
 func (w *world) calm() {
 	for _, m := range w.machines {
 		m.deaf, m.cut, m.denied = false, false, false
@@ -471,7 +471,7 @@ func (w *world) twice() error {
 	return nil
 }
 
-// loseLeader ends the leader. Requests of this leader to power switches may still arrive.
+// loseLeader removes the leader. Its requests to power switches can still take effect later.
 func (w *world) loseLeader() {
 	for _, m := range w.machines {
 		if m.call != nil {
@@ -539,7 +539,8 @@ func (w *world) quorum() bool {
 	return up > all/2
 }
 
-// answer makes the request of a machine to its power switch take effect, and ends the request.
+// answer processes the request to the power switch of a machine: the request first takes effect,
+// and later ends with a reading.
 func (w *world) answer(m *simulated) {
 	c := m.call
 	if c == nil {
@@ -691,7 +692,7 @@ func (w *world) store(m *simulated, v Verdict) {
 func (w *world) check(f Machine, v Verdict) error {
 	now := w.now.Add(w.skew)
 	if v.Taint != "" && f.Taint == "" && (f.Reading.Power != Off || now.Sub(f.Reading.At) > Fresh || !f.Silent || f.BootID != v.Operation.BootID) {
-		return fmt.Errorf("a taint without a reading, or of a Node that reports")
+		return fmt.Errorf("a taint without a recent reading of Off, or on a Node that reports")
 	}
 	early := f.Operation.Phase == SwitchOn || f.Operation.Phase == Return || f.Operation.Phase == Release && f.Reading.Power != On
 	if v.Taint == "" && f.Taint != "" && early && !f.Reports {

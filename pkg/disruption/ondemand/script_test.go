@@ -16,12 +16,18 @@ func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, world: World{Now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}}
 	}, scripttest.Commands[*script]{
-		"deployment": (*script).deployment, // deployment rack min=0 max=3 replicas=1 cpu=4
-		"machine":    (*script).machine,    // machine rack w1 empty taint=gpu free=2
-		"pod":        (*script).pod,        // pod a cpu=2 zone=b; pod a gone
-		"wait":       (*script).wait,       // wait 10s
-		"restart":    (*script).restart,    // another leader decides
-		"decide":     (*script).decide,     // decide: store the verdicts, and print them
+		// deployment rack min=0 max=3 replicas=1 cpu=4: creates or changes a MachineDeployment
+		"deployment": (*script).deployment,
+		// machine rack w1 empty taint=gpu free=2: adds or changes a machine of rack
+		"machine": (*script).machine,
+		// pod a cpu=2 zone=b: a pod waits for a machine; pod a gone: it no longer waits
+		"pod": (*script).pod,
+		// wait 10s: time passes
+		"wait": (*script).wait,
+		// restart: another leader decides, with an empty memory
+		"restart": (*script).restart,
+		// decide: stores the verdicts, and prints them
+		"decide": (*script).decide,
 	})
 }
 

@@ -12,8 +12,8 @@ import (
 
 // TestSimulation scales MachineDeployments in random worlds. Faults are changes of the leader,
 // changes of the number by an operator, pods that the scheduler refuses for hidden reasons, taints
-// that nothing states, and a slow inventory that removes machines late. It checks these rules at
-// each tick:
+// that the deployment does not state, and a slow inventory that removes machines late. It checks
+// these rules at each tick:
 //
 //   - The number of machines is between the minimum and the maximum.
 //   - While the number is reduced because of an idle machine, no other machine leaves.
@@ -21,8 +21,8 @@ import (
 //     known to have a taint that it does not tolerate.
 //
 // After a time without events, the number must not change any more, and no idle machine may be
-// left. No pod that a machine can take may wait then, unless the maximum is reached or the
-// inventory has no other host.
+// left. A pod that fits on a machine may wait only if the maximum is reached or the inventory has
+// no other host.
 func TestSimulation(t *testing.T) {
 	worlds := uint64(200)
 	if testing.Short() {
@@ -38,7 +38,7 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%+v", total)
 	if slices.Contains([]int{total.up, total.down, total.full, total.hidden, total.withdrawn, total.stockOut, total.tainted, total.futile}, 0) {
-		t.Error("an event never happened")
+		t.Error("one of the counted events never happened")
 	}
 }
 
@@ -73,7 +73,7 @@ type job struct {
 type box struct {
 	name   string
 	joins  time.Time
-	leaves time.Time // zero: it stays
+	leaves time.Time // zero if it stays
 	marked bool
 }
 
@@ -86,7 +86,7 @@ type simulation struct {
 	boxes    []*box
 	jobs     []*job
 	memory   Memory
-	known    *Shape // the shape that is remembered
+	known    *Shape // the shape of the last verdict (Verdict.Last)
 	unhelped []string
 	victim   string // the machine that shall leave because it is idle
 	slow     bool   // the inventory removes no machine at present
@@ -96,8 +96,8 @@ type simulation struct {
 	counts  counts
 }
 
-// worldOf are the properties of a world: it has hidden pods, its machines have a taint, its last
-// pods are such that no machine helps.
+// worldOf holds the properties of a world. hides: some pods are refused for hidden reasons. taints:
+// the machines have a taint. futile: at the end, only pods wait that no machine helps.
 type worldOf struct{ hides, taints, futile bool }
 
 func newSimulation(seed uint64) *simulation {
@@ -155,7 +155,8 @@ func (w *simulation) run() error {
 // refused reports whether the scheduler refuses a pod on each machine.
 func (w *simulation) refused(j *job) bool { return j.hidden || j.strict && w.taints }
 
-// last makes the last changes: pods that no machine helps wait, with or without other pods.
+// last makes the last changes: it adds pods that no machine helps. In a futile world, it first
+// removes all other pods.
 func (w *simulation) last() {
 	if w.futile {
 		w.jobs = nil
@@ -205,8 +206,9 @@ func (w *simulation) disturb() {
 	}
 }
 
-// inventory gives the deployment its machines, or takes them away, as the claims do. The order is
-// that of a MachineSet: marked machines, then those that have not joined, then the newest.
+// inventory adds machines to the deployment, or removes machines, as the claims do. It removes
+// machines in the order of a MachineSet: marked machines, then machines that have not joined, then
+// the newest.
 func (w *simulation) inventory() error {
 	w.boxes = slices.DeleteFunc(w.boxes, func(b *box) bool { return !b.leaves.IsZero() && w.now.After(b.leaves) })
 	stay := w.staying()
@@ -248,7 +250,7 @@ func (w *simulation) inventory() error {
 	return nil
 }
 
-// started is the begin of the world.
+// started returns the time at which the world begins.
 func (w *simulation) started() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 
 func (w *simulation) staying() (all []*box) {
@@ -288,7 +290,7 @@ func (w *simulation) empty(b *box) bool {
 	return !w.now.Before(b.joins) && b.leaves.IsZero() && w.used(b) == 0
 }
 
-// facts are the input of a decision.
+// facts returns the input of a decision.
 func (w *simulation) facts() World {
 	whole := Resources{4000, 1, 100}
 	d := Deployment{Name: "rack", Min: w.min, Max: w.max, Replicas: w.replicas, Unhelped: w.unhelped, Shapes: Shapes{Last: w.known, Estimated: &Shape{Resources: whole}}}

@@ -44,16 +44,16 @@ func TestDecide(t *testing.T) {
 		{"unhealthy", []Machine{sick}, 1, Ordered, Order{RestartServices, 1, noon}, "step RestartServices, attempt 1"},
 		{"without a check", []Machine{with(func(m *Machine) { m.Checked = false })}, 1, NotChecked, Order{}, ""},
 		{"busy", []Machine{with(func(m *Machine) { m.Busy = "it updates" })}, 1, Busy, Order{}, "it updates"},
-		{"too many", []Machine{with(func(m *Machine) { m.Stopped = "2 of 3" })}, 1, Stopped, Order{}, "2 of 3"},
+		{"too many machines are unhealthy", []Machine{with(func(m *Machine) { m.Stopped = "2 of 3" })}, 1, Stopped, Order{}, "2 of 3"},
 		{"an order runs", []Machine{ordered(Reboot, 1, ago(9*time.Minute))}, 1, Repairing, Order{}, "until 2026-01-01T12:01:00Z"},
 		{"the second attempt", []Machine{ordered(RestartServices, 1, ago(5*time.Minute))}, 1, Ordered, Order{RestartServices, 2, noon}, ""},
 		{"the back-off doubles", []Machine{ordered(RestartServices, 2, ago(9*time.Minute))}, 1, Repairing, Order{}, ""},
 		{"the next step", []Machine{ordered(RestartServices, 2, ago(10*time.Minute))}, 1, Ordered, Order{Reboot, 1, noon}, ""},
 		{"the last step", []Machine{ordered(Reboot, 2, ago(20*time.Minute))}, 1, Ordered, Order{OtherSlot, 1, noon}, ""},
 		{"no step is left", []Machine{ordered(OtherSlot, 1, ago(20*time.Minute))}, 1, Exhausted, Order{}, "repair or replace the machine"},
-		{"the power switch", []Machine{power(ordered(OtherSlot, 1, ago(20*time.Minute)), false)}, 1, Ordered, Order{PowerCycle, 1, noon}, ""},
-		{"the power switch, again", []Machine{power(ordered(PowerCycle, 1, ago(10*time.Minute)), false)}, 1, Ordered, Order{PowerCycle, 2, noon}, ""},
-		{"the power switch did not help", []Machine{power(ordered(PowerCycle, 2, ago(20*time.Minute)), false)}, 1, Exhausted, Order{}, "repair or replace the machine"},
+		{"the power switch after the last step", []Machine{power(ordered(OtherSlot, 1, ago(20*time.Minute)), false)}, 1, Ordered, Order{PowerCycle, 1, noon}, ""},
+		{"a second power cycle", []Machine{power(ordered(PowerCycle, 1, ago(10*time.Minute)), false)}, 1, Ordered, Order{PowerCycle, 2, noon}, ""},
+		{"no step is left after the power cycles", []Machine{power(ordered(PowerCycle, 2, ago(20*time.Minute)), false)}, 1, Exhausted, Order{}, "repair or replace the machine"},
 		{"the power switch is not configured any more", []Machine{ordered(PowerCycle, 1, ago(10*time.Minute))}, 1, Exhausted, Order{}, ""},
 		{"a silent machine with a power switch", []Machine{power(sick, true)}, 1, Ordered, Order{PowerCycle, 1, noon}, ""},
 		{"a silent machine between two attempts", []Machine{power(ordered(Reboot, 1, ago(10*time.Minute)), true)}, 1, Ordered, Order{PowerCycle, 1, noon}, ""},
@@ -63,17 +63,17 @@ func TestDecide(t *testing.T) {
 		{"recovered, and unhealthy again", []Machine{ordered(Reboot, 1, ago(50*time.Minute))}, 1, Ordered, Order{Reboot, 2, noon}, ""},
 		{"away for its reboot", []Machine{with(func(m *Machine) { m.Unhealthy, m.Order = "", Order{Reboot, 1, ago(time.Minute)} })}, 1, Repairing, Order{}, ""},
 		{"healthy for an hour", []Machine{well(ordered(Reboot, 1, ago(70*time.Minute)), ago(time.Hour))}, 1, Cleared, Order{}, ""},
-		{"healthy for less", []Machine{well(ordered(Reboot, 1, ago(70*time.Minute)), ago(59*time.Minute))}, 1, Recovered, Order{}, ""},
+		{"healthy for less than an hour", []Machine{well(ordered(Reboot, 1, ago(70*time.Minute)), ago(59*time.Minute))}, 1, Recovered, Order{}, ""},
 		{"another worker is repaired", []Machine{sick, ordered(Reboot, 1, ago(time.Minute))}, 1, Waiting, Order{}, "1 workers"},
-		{"within the limit", []Machine{sick, ordered(Reboot, 1, ago(time.Minute))}, 2, Ordered, Order{RestartServices, 1, noon}, ""},
+		{"two workers within the limit", []Machine{sick, ordered(Reboot, 1, ago(time.Minute))}, 2, Ordered, Order{RestartServices, 1, noon}, ""},
 		{"no limit counts as 1", []Machine{sick, ordered(Reboot, 1, ago(time.Minute))}, 0, Waiting, Order{}, ""},
 		{"a recovered worker does not count", []Machine{sick, well(ordered(Reboot, 1, ago(5*time.Minute)), ago(time.Minute))}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
-		{"a single control plane", []Machine{plane("c1", sick)}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
-		{"a control plane, the others are well", []Machine{plane("c1", sick), plane("c2", well(sick, noon)), sick}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
-		{"two control planes are unhealthy", []Machine{plane("c1", sick), plane("c2", sick)}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
-		{"two control planes are unhealthy, and a step stops etcd", []Machine{plane("c1", ordered(RestartServices, 2, ago(time.Hour))), plane("c2", sick)}, 1, Waiting, Order{}, "control-plane machine c2 is not ready, too"},
-		{"another control plane is repaired", []Machine{plane("c1", sick), plane("c2", ordered(Reboot, 1, ago(time.Minute)))}, 1, Waiting, Order{}, "another control-plane machine"},
-		{"workers do not hold a control plane", []Machine{plane("c1", sick), ordered(Reboot, 1, ago(time.Minute))}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
+		{"a single control-plane machine", []Machine{plane("c1", sick)}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
+		{"a control-plane machine, the others are healthy", []Machine{plane("c1", sick), plane("c2", well(sick, noon)), sick}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
+		{"two control-plane machines are unhealthy", []Machine{plane("c1", sick), plane("c2", sick)}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
+		{"two control-plane machines are unhealthy, and a step stops etcd", []Machine{plane("c1", ordered(RestartServices, 2, ago(time.Hour))), plane("c2", sick)}, 1, Waiting, Order{}, "control-plane machine c2 is not ready, too"},
+		{"another control-plane machine is repaired", []Machine{plane("c1", sick), plane("c2", ordered(Reboot, 1, ago(time.Minute)))}, 1, Waiting, Order{}, "another control-plane machine"},
+		{"the repair of a worker does not delay that of a control-plane machine", []Machine{plane("c1", sick), ordered(Reboot, 1, ago(time.Minute))}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
 	} {
 		got := Decide(World{Now: noon, MaxInFlight: c.most, Machines: c.machines})[0]
 		if got.State != c.want || got.Order != c.order || !strings.Contains(got.Message, c.message) {
@@ -93,7 +93,7 @@ func TestValid(t *testing.T) {
 		}
 	}
 	if (Order{}).Valid(noon) {
-		t.Error("no order is valid")
+		t.Error("an empty order is valid")
 	}
 	for _, s := range stages {
 		if ends := (Order{s.step, 1, noon}).Ends(); !ends.After(noon.Add(Life + ClockSkew - 1)) {
@@ -102,7 +102,8 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// TestTrigger checks the rules that stop a check, also with wrong values.
+// TestTrigger checks the rules by which a check stops repairs when too many machines are unhealthy,
+// and the errors for invalid rules.
 func TestTrigger(t *testing.T) {
 	for _, c := range []struct {
 		most, inRange       string

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// TestSimulation repairs 5000 random clusters, and checks the promises of the package at each tick:
-// the limit of workers; a single control-plane machine at a time, while the others are healthy; no
-// order while too many machines are unhealthy; the back-off; at most seven orders for a failure;
-// and the end of each repair.
+// TestSimulation repairs 5000 random clusters, and checks the promises of the package at each tick.
+// The limit of workers and the back-off apply. Only one control-plane machine is repaired at a
+// time, while the others are healthy. No order is given while too many machines are unhealthy. A
+// failure causes at most seven orders, and each repair ends.
 func TestSimulation(t *testing.T) {
 	const worlds = 5_000
 	var total counts
@@ -24,7 +24,7 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%+v", total)
 	if total.orders == 0 || total.expired == 0 || total.healed == 0 || total.exhausted == 0 || total.stopped == 0 || total.waited == 0 || total.flapped == 0 {
-		t.Errorf("an event never happened: %+v", total)
+		t.Errorf("one of the counted events never happened: %+v", total)
 	}
 }
 
@@ -59,7 +59,7 @@ type simulated struct {
 	acted   time.Time     // the time of the order on which the machine acted last
 	away    time.Time     // the end of its action on an order
 	clock   time.Duration // its clock minus the controllers' clock
-	orders  []Order       // since the last cooldown
+	orders  []Order       // the orders since the last state Cleared
 	relapse time.Time     // the time at which it fails again
 }
 
@@ -70,7 +70,7 @@ type world struct {
 	most    int
 	trigger string
 	all     []*simulated
-	absent  time.Time // the controllers have no leader until then
+	absent  time.Time // the time until which the controllers have no leader
 	counts  counts
 }
 

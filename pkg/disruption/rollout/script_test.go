@@ -16,14 +16,23 @@ func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, world: World{Now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}}
 	}, scripttest.Commands[*script]{
-		"cluster": (*script).cluster, // cluster a,b,c w1,w2: machines with release 1 that want 2
-		"machine": (*script).machine, // machine a have=2 leader canary unready permit=2:3m
-		"policy":  (*script).policy,  // policy paused max=2 minready=1m soak=5m
-		"window":  (*script).window,  // window sat,sun 22h 2h [Europe/Berlin]
-		"gate":    (*script).gate,    // gate smoke 2-0 Passed [message]
-		"at":      (*script).at,      // at 10m: time since the start
-		"decide":  (*script).decide,  // decide: all machines
-		"go":      (*script).permit,  // go: the permitted machines only
+		// cluster a,b,c w1,w2: creates the control-plane machines a, b, c and the workers w1, w2,
+		// with release 1, which want release 2
+		"cluster": (*script).cluster,
+		// machine a have=2 leader canary unready permit=2:3m: changes a machine
+		"machine": (*script).machine,
+		// policy paused max=2 minready=1m soak=5m: sets the policy
+		"policy": (*script).policy,
+		// window sat,sun 22h 2h [Europe/Berlin]: adds a window with its start and length
+		"window": (*script).window,
+		// gate smoke 2-0 Passed [message]: sets the state of a gate for a step
+		"gate": (*script).gate,
+		// at 10m: sets the clock to 10 minutes after the start
+		"at": (*script).at,
+		// decide: prints the verdicts of all machines
+		"decide": (*script).decide,
+		// go: prints only the names of the permitted machines
+		"go": (*script).permit,
 	})
 }
 
@@ -189,7 +198,7 @@ func (s *script) permit([]string) string {
 	return strings.Join(append([]string{"go:"}, permitted(Decide(s.world))...), " ") + "\n"
 }
 
-// permitted returns the names of the machines that may go now.
+// permitted returns the names of the machines that may start their upgrade now.
 func permitted(d Decision) []string {
 	var names []string
 	for _, v := range d.Verdicts {

@@ -25,7 +25,7 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%+v", total)
 	if total.permits == 0 || total.rollbacks == 0 || total.expired == 0 || total.crashes == 0 || total.failedGates == 0 || total.refusals == 0 || total.forced == 0 {
-		t.Errorf("an event never happened: %+v", total)
+		t.Errorf("one of the counted events never happened: %+v", total)
 	}
 }
 
@@ -84,9 +84,9 @@ type world struct {
 	machines []*simulated
 	policy   Policy
 	crashes  bool
-	broken   map[string]bool // releases
+	broken   map[string]bool // the releases with a failing trial
 	release  int             // the newest release
-	absent   time.Time       // the controllers have no leader until then
+	absent   time.Time       // the time until which the controllers have no leader
 	// evaluated is the number of machines that had the release when the gates were evaluated.
 	evaluated int
 	byHand    string // the machine that the operator upgrades with --force
@@ -133,7 +133,7 @@ func (w *world) add(name string, plane bool) {
 
 func (w *world) maybe(p float64) bool { return w.rand.Float64() < p }
 
-// soon returns a time within a number of ticks from now.
+// soon returns a random time, at most the given number of ticks from now.
 func (w *world) soon(ticks int) time.Time {
 	return w.now.Add(time.Duration(1+w.rand.IntN(ticks)) * tick)
 }
@@ -461,11 +461,11 @@ func (w *world) checkPair(m, o *simulated) error {
 	case m.ControlPlane && o.ControlPlane && (!o.Ready || o.phase != idle):
 		return fmt.Errorf("control-plane machine %s is away", o.Name)
 	case !m.ControlPlane && o.ControlPlane && o.Want != "" && !finished:
-		return fmt.Errorf("control-plane machine %s has to go before", o.Name)
+		return fmt.Errorf("control-plane machine %s must be upgraded before", o.Name)
 	case !m.Canary && o.Canary && o.ControlPlane == m.ControlPlane && o.Want == m.Want && (!finished || !o.Ready || w.now.Before(o.Since.Add(w.policy.CanarySoak))):
-		return fmt.Errorf("canary %s has to go before", o.Name)
+		return fmt.Errorf("canary %s must be upgraded before", o.Name)
 	case m.ControlPlane && m.Leader && !m.Canary && o.ControlPlane && o.Want != "" && !finished:
-		return fmt.Errorf("machine %s has to go before the leader", o.Name)
+		return fmt.Errorf("machine %s must be upgraded before the leader", o.Name)
 	}
 	return nil
 }

@@ -16,10 +16,14 @@ func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}
 	}, scripttest.Commands[*script]{
-		"host":   (*script).set,    // host phase=Off for=rack twins=1: a new twin
-		"power":  (*script).power,  // power off: an answer; power problem TEXT
-		"wait":   (*script).wait,   // wait 10s
-		"decide": (*script).decide, // decide: store the operation, and print the verdict
+		// host phase=Off for=rack twins=1: changes the host; its first twin appears now
+		"host": (*script).set,
+		// power off: the power switch reports off; power problem TEXT: it reports an error
+		"power": (*script).power,
+		// wait 10s: time passes
+		"wait": (*script).wait,
+		// decide: stores the operation, and prints the verdict
+		"decide": (*script).decide,
 	})
 }
 

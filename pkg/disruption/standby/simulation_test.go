@@ -10,18 +10,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption/fence"
 )
 
-// TestSimulation returns a machine and has it switched on again, in random worlds. Faults are a
-// slow wipe, an unreliable power switch, changes of the leader, uses of the power button, orders
-// that are withdrawn, an addition of the machine to the cluster by hand, and other hosts that state
-// the same UUID. In a calm world the machine reports in the end, or is a member. At each step these
-// rules are checked:
+// TestSimulation simulates random worlds, each with a machine that returns to the inventory: it
+// wipes itself, is switched off, and is later switched on again. Faults are a slow wipe, an
+// unreliable power switch, changes of the leader, uses of the power button, orders that are
+// withdrawn, an addition of the machine to the cluster by hand, and other hosts that state the same
+// UUID. In a calm world the machine reports in the end, or is a member. At each step these rules
+// are checked:
 //
 //   - A wipe is not cut off during Grace, and a wipe that was cut off is recorded.
 //   - Without an order no machine is switched on.
 //   - A member of the cluster is not switched on or off.
 //   - A machine is not switched off while another host states its UUID.
-//   - A host gets the power switch only while the right machine is on, only if it is younger than
-//     the order, and only if no third host states the UUID.
+//   - A host gets the power switch only while the right machine is on, only if the host is younger
+//     than the order, and only if no third host states the UUID.
 func TestSimulation(t *testing.T) {
 	var c counts
 	for seed := range uint64(2000) {
@@ -38,7 +39,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%+v", c)
 	for name, n := range map[string]int{"report": c.Reported, "theft": c.Stolen, "cut": c.Cut, "second wipe": c.Wiped, "power button": c.Manual, "join": c.Joined, "surplus": c.Surplus, "twin": c.Twin, "old twin": c.Old, "third host": c.Third} {
 		if n == 0 {
-			t.Errorf("%s: never happened", name)
+			t.Errorf("this event never happened: %s", name)
 		}
 	}
 }
@@ -65,8 +66,8 @@ type simulation struct {
 	rand   *rand.Rand
 	begin  time.Time
 	now    time.Time
-	liar   time.Time // another host that waits states its UUID since then; zero: there is none
-	third  bool      // a silent host states its UUID
+	liar   time.Time // since when another waiting host states the UUID; zero if none
+	third  bool      // a third host, which does not wait, states the UUID of the machine
 	deaf   bool      // the power switch does not answer
 	host   Host
 
@@ -77,13 +78,14 @@ type simulation struct {
 	manual   bool
 }
 
-// machine is on until its wipe ends. A boot before the end repeats the wipe.
+// machine is the real machine. It is on until its wipe ends. A boot before the end of the wipe
+// repeats the wipe.
 type machine struct {
 	on       bool
 	booted   time.Time
-	wipeEnd  time.Time // zero: the wipe has ended
+	wipeEnd  time.Time // zero after the end of the wipe
 	wipes    int
-	reported time.Time // it waits with its new key since then; zero: it does not
+	reported time.Time // since when it waits with its new key; zero if it does not
 	joined   bool      // an operator has added it to the cluster by hand
 }
 
@@ -111,7 +113,8 @@ func (w *simulation) run() error {
 	return nil
 }
 
-// sets orders that the machine is switched on, and withdraws such an order, as MachineSets do.
+// sets acts as MachineSets do: it gives the order to switch the machine on, or withdraws this
+// order.
 func (w *simulation) sets(calm bool) {
 	idle := w.host.Phase == Off || w.host.Phase == Surplus
 	switch {
@@ -206,9 +209,9 @@ func (w *simulation) live() {
 func (w *simulation) equip() error {
 	switch {
 	case !w.on && w.now.Sub(w.host.Reading.At) > fence.Fresh:
-		return errors.New("a machine that is off gives its power switch away")
+		return errors.New("a host gets the power switch of a machine that is off")
 	case w.joined:
-		return errors.New("a member gives its power switch away")
+		return errors.New("a host gets the power switch of a member of the cluster")
 	case w.third || w.host.Twins != 1:
 		return errors.New("several hosts state the UUID, and one gets the power switch")
 	case !w.reported.IsZero():
@@ -277,7 +280,7 @@ func (w *simulation) act(a fence.Action) error {
 		w.on = false
 	case fence.TurnOn:
 		if !w.ordered && !w.manual {
-			return errors.New("switched on without an order")
+			return errors.New("a machine is switched on without an order")
 		}
 		w.powerOn()
 	}

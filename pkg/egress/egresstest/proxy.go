@@ -12,8 +12,8 @@ import (
 
 // Proxy is an HTTP proxy for a single user. It supports CONNECT, and requests with an absolute URL.
 type Proxy struct {
-	Username, Password string // empty: no password is required
-	// Dial connects to a server; nil means by net.Dialer.
+	Username, Password string // empty if no password is required
+	// Dial connects to a server. If it is nil, the proxy uses a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu      sync.Mutex
@@ -62,7 +62,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(client, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
 		return
 	}
-	// Like many proxies, it closes both directions as soon as either direction ends.
+	// Like many proxies, this proxy closes both directions as soon as either direction ends.
 	ended := make(chan struct{}, 2)
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		go func() {

@@ -41,7 +41,8 @@ func keys(all ...crypto.Signer) (public []crypto.PublicKey) {
 	return public
 }
 
-// TestVerify: each kind of key verifies each format, and no other key does.
+// TestVerify: Verify accepts signatures in each format by each kind of key, and rejects them if it
+// gets only other keys.
 func TestVerify(t *testing.T) {
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -86,7 +87,7 @@ func changed(blobs signtest.Blobs, old, text string) signtest.Blobs {
 	return out
 }
 
-// TestRefused: signatures that do not count, although the key is right in most of them.
+// TestRefused: Verify rejects invalid signatures, although most of them are by a trusted key.
 func TestRefused(t *testing.T) {
 	key := curve(elliptic.P256())
 	other := digest.FromString("another image").String()
@@ -100,7 +101,7 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		sign     func(signtest.Blobs) (ocispec.Descriptor, error)
-		old, now string // a change after the signature
+		old, now string // after the signature, each text old is replaced by the text now
 		want     string
 	}{
 		{"a changed claim", claimed(claim), image, other, "none of the keys made it"},
@@ -138,7 +139,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestBounds: documents beyond the limits.
+// TestBounds: Read returns at most MaxSignatures signatures, and rejects manifests beyond the
+// limits.
 func TestBounds(t *testing.T) {
 	key := curve(elliptic.P256())
 	blobs := signtest.Blobs{}
@@ -151,14 +153,14 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d signatures, %v", len(all), err)
 	}
 	for name, text := range map[string]string{
-		"large": strings.Repeat(" ", imagesignature.MaxManifest+1), "no JSON": "x", "a list that never ends": `{"layers":[` + strings.Repeat("{},", 9000) + `{}]}`,
+		"large": strings.Repeat(" ", imagesignature.MaxManifest+1), "no JSON": "x", "a list that is too long": `{"layers":[` + strings.Repeat("{},", 9000) + `{}]}`,
 	} {
 		if all, err := imagesignature.Read(blobs.Put("", []byte(text)).Digest.String(), blobs.Open); err == nil {
 			t.Errorf("%s: %d signatures", name, len(all))
 		}
 	}
 	if _, err := imagesignature.Read(image, blobs.Open); err == nil {
-		t.Error("a missing manifest is read")
+		t.Error("Read returns no error for a missing manifest")
 	}
 }
 
@@ -185,7 +187,7 @@ func FuzzRead(f *testing.F) {
 		}
 		for _, s := range all {
 			if claim, err := s.Verify(trusted); err == nil {
-				t.Errorf("a key that signed nothing accepts %+v", claim)
+				t.Errorf("Verify accepts the claim %+v by a key that has signed nothing", claim)
 			}
 		}
 	})

@@ -157,6 +157,7 @@ func TestCasesKernel(t *testing.T) {
 	all := frames(t)
 	for _, c := range cases {
 		// witness is opened first, because the kernel delivers a packet to the newest socket first.
+		// So when witness has the last frame, filtered has received all frames.
 		witness := open(t, "c0", Options{})
 		filtered := open(t, "c0", Options{Filter: compile(t, c.filter)})
 		begun := time.Now()
@@ -224,7 +225,7 @@ func TestPromiscuousKernel(t *testing.T) {
 		c.Close()
 	}
 	if link, err := netlink.LinkByName("c0"); err != nil || link.Attrs().Promisc != 0 {
-		t.Errorf("afterwards %+v, %v", link, err)
+		t.Errorf("after the captures: %+v, %v, want a promiscuity count of 0", link, err)
 	}
 }
 
@@ -331,7 +332,7 @@ func TestSlowReaderKernel(t *testing.T) {
 	}
 }
 
-// TestRefusedKernel checks the errors of Open.
+// TestRefusedKernel checks the errors of Open, and the error of Next after the link went down.
 func TestRefusedKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -363,7 +364,7 @@ func TestRefusedKernel(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	if _, err := c.Next(ctx); err == nil || err.Error() != "link c0: the capture ended: the link went down" {
-		t.Errorf("on a link that goes down: %v", err)
+		t.Errorf("Next on a link that goes down: %v", err)
 	}
 }
 
@@ -395,7 +396,7 @@ func TestTunnelKernel(t *testing.T) {
 	}
 	any := func(Packet) bool { return true }
 	if p := until(t, c, any, any)[0]; !bytes.Equal(p.Data, sent) {
-		t.Errorf("%x, want %x", p.Data, sent)
+		t.Errorf("captured %x, want %x", p.Data, sent)
 	}
 	if more := rest(t, c, any); len(more) > 0 {
 		t.Errorf("%d more packets passed the filter", len(more))

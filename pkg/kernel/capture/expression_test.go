@@ -18,7 +18,7 @@ func passes(t *testing.T, link LinkType, filter []bpf.RawInstruction, packet []b
 	}
 	instructions, whole := bpf.Disassemble(program)
 	if !whole {
-		t.Fatalf("a program that cannot be read: %v", instructions)
+		t.Fatalf("the program cannot be disassembled: %v", instructions)
 	}
 	vm, err := bpf.NewVM(instructions)
 	if err != nil {
@@ -54,7 +54,7 @@ func TestCases(t *testing.T) {
 				vlan = append(vlan, f.name)
 			}
 			if f.name == "arp" || f.name == "other" {
-				continue // impossible on such a link
+				continue // such a link has only IP packets
 			}
 			if passes(t, IP, filter, f.data[14:]) {
 				ip = append(ip, f.name)
@@ -65,16 +65,18 @@ func TestCases(t *testing.T) {
 		}
 		for on, got := range map[string][]string{"Ethernet": plain, "a VLAN": vlan} {
 			if got := strings.Join(got, " "); got != c.frames {
-				t.Errorf("%q on %s takes %q, want %q", c.filter, on, got, c.frames)
+				t.Errorf("%q on %s passes %q, want %q", c.filter, on, got, c.frames)
 			}
 		}
 		if !slices.Equal(ip, wantIP) {
-			t.Errorf("%q on a tunnel takes %q, want %q", c.filter, ip, wantIP)
+			t.Errorf("%q on a tunnel passes %q, want %q", c.filter, ip, wantIP)
 		}
 	}
 }
 
-// TestOwnPortIsLeftOut checks that no filter passes the connections that carry the results.
+// TestOwnPortIsLeftOut checks that no filter passes packets with TCP port 50000, the port of the
+// management API, because these packets carry the results of the capture. UDP packets with this
+// port (dns4) pass.
 func TestOwnPortIsLeftOut(t *testing.T) {
 	for _, f := range frames(t) {
 		// offset of the ports
@@ -91,7 +93,7 @@ func TestOwnPortIsLeftOut(t *testing.T) {
 			}{{Ethernet, own}, {Ethernet, tagged(own)}, {IP, own[14:]}} {
 				for _, filter := range []string{"", "ip or ip6"} {
 					if got, want := passes(t, c.link, compile(t, filter), c.packet), f.name == "dns4"; got != want {
-						t.Errorf("%s with port 50000 on a link of type %d, filter %q: taken %v, want %v", f.name, c.link, filter, got, want)
+						t.Errorf("%s with port 50000 on a link of type %d, filter %q: passed %v, want %v", f.name, c.link, filter, got, want)
 					}
 				}
 			}
@@ -99,13 +101,14 @@ func TestOwnPortIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestShortPackets checks that no filter passes a truncated packet.
+// TestShortPackets checks that a filter passes no packet that is shorter than the Ethernet header,
+// and that it runs without an error on truncated packets of a tunnel.
 func TestShortPackets(t *testing.T) {
 	filter := compile(t, "port 80 or net 2001:db8::/32")
 	for _, f := range frames(t) {
 		for n := range f.data {
 			if n < 14 && passes(t, Ethernet, filter, f.data[:n]) {
-				t.Errorf("%d bytes of %s are taken", n, f.name)
+				t.Errorf("the filter passes the first %d bytes of %s", n, f.name)
 			}
 			if n > 0 {
 				passes(t, IP, filter, f.data[:n])
@@ -147,7 +150,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	if _, err := Program(Ethernet, make([]bpf.RawInstruction, maxProgram)); err == nil {
-		t.Error("a program longer than the kernel takes is made")
+		t.Error("Program returns a program that is longer than the kernel permits")
 	}
 }
 
@@ -164,11 +167,11 @@ func TestCodec(t *testing.T) {
 		t.Errorf("%v, %v; want %v", again, err, filter)
 	}
 	if empty, err := Decode(nil); err != nil || len(empty) != 0 {
-		t.Errorf("nothing is %v, %v", empty, err)
+		t.Errorf("an empty text is decoded as %v, %v", empty, err)
 	}
 	for _, bad := range [][]byte{text[1:], make([]byte, 8*maxProgram+8)} {
 		if _, err := Decode(bad); err == nil {
-			t.Errorf("%d bytes are taken", len(bad))
+			t.Errorf("Decode accepts %d bytes", len(bad))
 		}
 	}
 }

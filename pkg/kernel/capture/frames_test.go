@@ -9,7 +9,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// frame is a packet with its name in the cases.
+// frame is a packet and its name in the list cases.
 type frame struct {
 	name string
 	data []byte
@@ -82,7 +82,7 @@ func frames(t *testing.T) []frame {
 	add("ping6", layers.EthernetTypeIPv6, v6(c6, a6, layers.IPProtocolICMPv6), ports(80, 80))
 	// A asks for C
 	add("arp", layers.EthernetTypeARP, arp)
-	// an EtherType for experiments (IEEE 802)
+	// The EtherType 0x88b5 is reserved for experiments (IEEE 802).
 	add("other", layers.EthernetType(0x88b5), ports(80, 80), gopacket.Payload(make([]byte, 40)))
 	return all
 }

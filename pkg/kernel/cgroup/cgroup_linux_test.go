@@ -17,7 +17,8 @@ func TestLimitsFiles(t *testing.T) {
 	}
 }
 
-// fake returns a directory with the given files in place of the kernel's.
+// fake returns a Tree for a temporary directory with the given files. The directory replaces the
+// hierarchy of the kernel.
 func fake(t *testing.T, files map[string]string) Tree {
 	t.Helper()
 	root := t.TempDir()
@@ -42,13 +43,13 @@ func TestMakeAndDelegate(t *testing.T) {
 		t.Errorf("memory.min is %q", got)
 	}
 	if err := tree.Make("/a", Limits{CPUWeight: 10}); err == nil {
-		t.Error("a limit without its controller was accepted")
+		t.Error("Make accepts a CPU weight for a group without the file cpu.weight")
 	}
 	if err := tree.Delegate("/", []string{"memory", "pids"}); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := tree.Read("/", "cgroup.subtree_control"); got != "+pids" {
-		t.Errorf("cgroup.subtree_control was given %q; want +pids only", got)
+		t.Errorf("Delegate wrote %q to cgroup.subtree_control; want only +pids, because memory is enabled already", got)
 	}
 }
 
@@ -72,11 +73,12 @@ func TestMissingGroup(t *testing.T) {
 		t.Error(err)
 	}
 	if pids, err := tree.Procs("/gone"); len(pids) != 0 || err != nil {
-		t.Errorf("%v, %v", pids, err)
+		t.Errorf("Procs of a group that does not exist = %v, %v; want none", pids, err)
 	}
 }
 
-// TestKernel creates, uses and removes a real group if the hierarchy of the kernel is mounted.
+// TestKernel creates a group in the hierarchy of the kernel, uses the group and removes it. The
+// test is skipped without root, or if no hierarchy of cgroup v2 is mounted.
 func TestKernel(t *testing.T) {
 	tree := Tree("")
 	for _, mount := range []string{Mount, Mount + "/unified"} {
@@ -103,7 +105,7 @@ func TestKernel(t *testing.T) {
 	}
 	defer dir.Close()
 	if pids, err := tree.Procs(group); len(pids) != 0 || err != nil {
-		t.Errorf("a new group holds %v, %v", pids, err)
+		t.Errorf("a new group has the processes %v, %v; want none", pids, err)
 	}
 	if err := tree.Kill(group); err != nil {
 		t.Error(err)

@@ -49,7 +49,8 @@ alias pci:v00008086d0000[2-3]9[a-b]Fsv* b
 	return x
 }
 
-// brief prints a plan: "b a<b" is b, then a, which waits for b.
+// brief prints the steps of a plan. "b (c) a<b+c" means: load b; load c, a soft dependency; load a
+// after b and c.
 func brief(steps []Step) string {
 	var words []string
 	for _, s := range steps {
@@ -75,7 +76,8 @@ func TestPlan(t *testing.T) {
 		{"erofs erofs", "libcrc32c erofs<libcrc32c"},
 		{"fs-erofs", "libcrc32c erofs<libcrc32c"},
 		{"ext4 virtio-pci", ""},
-		// Soft dependencies: in a cycle, and by an alias.
+		// a and b are soft dependencies of each other. a also depends on crc32c, an alias of
+		// crc32c_intel.
 		{"a", "(b) (crc32c_intel) a<b+crc32c_intel"},
 		{"b", "(crc32c_intel) (a)<crc32c_intel b<a"},
 	} {
@@ -93,8 +95,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanHasNoCircles: in no plan does a step wait for a later step, because Load would wait
-// forever.
+// TestPlanHasNoCircles checks that no step of a plan waits for a later step. Otherwise Load would
+// wait forever.
 func TestPlanHasNoCircles(t *testing.T) {
 	x := moduleDir(t)
 	names := x.Names()
@@ -141,7 +143,7 @@ func TestMatch(t *testing.T) {
 func TestReadNeedsOnlyModulesDep(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Read(dir); err == nil {
-		t.Error("a directory without modules.dep was accepted")
+		t.Error("Read accepts a directory without modules.dep")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "modules.dep"), []byte("a.ko:\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -152,8 +154,8 @@ func TestReadNeedsOnlyModulesDep(t *testing.T) {
 	}
 }
 
-// TestWith checks that a module of another directory is loaded after its dependencies in the first,
-// and that a module of both comes from the first.
+// TestWith combines the indexes of two directories. nfs is a module of the second directory and
+// depends on libcrc32c, a module of both. The plan takes libcrc32c from the first directory.
 func TestWith(t *testing.T) {
 	base := moduleDir(t)
 	dir := t.TempDir()
@@ -182,6 +184,6 @@ func TestWith(t *testing.T) {
 		t.Error(files)
 	}
 	if _, err := base.Plan("nfs"); !errors.Is(err, ErrNotFound) {
-		t.Error("the first index has changed:", err)
+		t.Error("With has changed the first index:", err)
 	}
 }

@@ -32,8 +32,9 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestLoadGoesOn: after a module fails to load, Load tries all others, and none waits forever.
-// init's boot test shows that modules do load.
+// TestLoadGoesOn checks that Load tries the other modules after a module has failed to load, and
+// that no module waits forever. The failure of a soft dependency is no error. The boot test of init
+// shows that Load loads modules.
 func TestLoadGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	steps := []Step{
@@ -48,8 +49,9 @@ func TestLoadGoesOn(t *testing.T) {
 	}
 }
 
-// TestNoLinksByDefault checks that the modules of the links of Network.spec.links create no link of
-// their own: the configuration uses the same names, and would find them taken.
+// TestNoLinksByDefault checks the parameters with which the modules bonding and dummy create no
+// links when they are loaded. By default they create links such as bond0 and dummy0, and a link of
+// Network.spec.links could not have such a name.
 func TestNoLinksByDefault(t *testing.T) {
 	for module, want := range map[string]string{"bonding": "max_bonds=0", "dummy": "numdummies=0"} {
 		if got := parameters[module]; got != want {

@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, bad := range []string{"", ";", "1,2;x", "a,1,2,-;x", "1,-1,2,-;x", "text"} {
 		if r, err := Parse(bad); err == nil {
-			t.Errorf("%q was understood as %+v", bad, r)
+			t.Errorf("Parse(%q) = %+v, want an error", bad, r)
 		}
 	}
 }

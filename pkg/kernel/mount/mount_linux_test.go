@@ -23,7 +23,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestWhileBusy checks that only EBUSY is repeated.
+// TestWhileBusy checks that WhileBusy calls a function again while the function returns EBUSY, and
+// not after another error.
 func TestWhileBusy(t *testing.T) {
 	other := errors.New("other")
 	for _, want := range []error{nil, other} {
@@ -40,14 +41,15 @@ func TestWhileBusy(t *testing.T) {
 	}
 }
 
-// TestTopmost checks that a later mount hides an earlier one.
+// TestTopmost checks that Topmost returns the last of several mounts at the same target, because it
+// hides the earlier mounts.
 func TestTopmost(t *testing.T) {
 	mounts := []Mount{{Source: "a", Target: "/x"}, {Source: "b", Target: "/x"}, {Source: "c", Target: "/x/y"}}
 	if m, mounted := Topmost(mounts, "/x"); !mounted || m.Source != "b" {
-		t.Errorf("%s, %t", m, mounted)
+		t.Errorf("Topmost(/x) = %s, %t; want b", m, mounted)
 	}
 	if m, mounted := Topmost(mounts, "/y"); mounted {
-		t.Errorf("%s", m)
+		t.Errorf("Topmost(/y) = %s; want no mount", m)
 	}
 }
 
@@ -75,7 +77,7 @@ func TestMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok, err := At(outer.Target); ok || err != nil {
-		t.Errorf("still mounted after Move: %t, %v", ok, err)
+		t.Errorf("the old target is still mounted after Move: %t, %v", ok, err)
 	}
 	for _, target := range []string{filepath.Join(dir, "c/b"), filepath.Join(dir, "c")} {
 		if _, ok, err := At(target); !ok || err != nil {
@@ -85,7 +87,7 @@ func TestMounts(t *testing.T) {
 			t.Error(err)
 		}
 		if _, ok, err := At(target); ok || err != nil {
-			t.Errorf("%s is mounted still: %v", target, err)
+			t.Errorf("%s is still mounted after Unmount: %v", target, err)
 		}
 	}
 	held := Mount{Source: "held", Target: filepath.Join(dir, "held"), Type: "tmpfs"}
@@ -97,11 +99,11 @@ func TestMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := UnmountOnce(held.Target); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("a file is open: %v, want EBUSY", err)
+		t.Errorf("UnmountOnce while a file is open: %v, want EBUSY", err)
 	}
 	time.AfterFunc(200*time.Millisecond, func() { f.Close() })
 	if err := Unmount(held.Target); err != nil {
-		t.Errorf("the file is closed after a moment: %v", err)
+		t.Errorf("Unmount while a file is open that is closed 200 ms later: %v", err)
 	}
 	for _, target := range []string{filepath.Join(dir, "none"), dir} {
 		if err := Unmount(target); err != nil {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAddressMessage encodes and decodes addresses; the tests of machined/network use the kernel's
-// decoder.
+// TestAddressMessage encodes addresses and decodes them again. In the tests of machined/network,
+// the kernel decodes such messages.
 func TestAddressMessage(t *testing.T) {
 	for _, s := range []string{"10.0.0.5/24", "10.0.0.5/32", "10.0.0.4/31", "127.0.0.1/8", "fe80::1/64", "2001:db8::5/128"} {
 		want := Address{Index: 3, Prefix: netip.MustParsePrefix(s), Protocol: 79, Flags: unix.IFA_F_NODAD | unix.IFA_F_PERMANENT}
@@ -31,7 +31,7 @@ func TestAddressMessage(t *testing.T) {
 		}
 	}
 	if _, err := parseAddress([]byte{2}); err == nil {
-		t.Error("a cut message is taken")
+		t.Error("parseAddress accepts a truncated message")
 	}
 }
 
@@ -61,15 +61,16 @@ func TestRouterOption(t *testing.T) {
 	}
 	other := slices.Clone(whole)
 	other[optionTypeAt] = 136
-	for name, b := range map[string][]byte{"cut in the header": whole[:15], "cut in the option": whole[:20], "of another message": other} {
+	for name, b := range map[string][]byte{"truncated in the header": whole[:15], "truncated in the option": whole[:20], "option of another ICMPv6 message": other} {
 		if c, ok := parse(b); ok {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
 }
 
-// TestAdvertisementChanged checks that a notification about the flags of an advertisement is not
-// one about the link.
+// TestAdvertisementChanged checks that parseChange distinguishes a notification about the flags of
+// a router advertisement from a notification about the link. Both have the type RTM_NEWLINK; the
+// first has the family AF_INET6.
 func TestAdvertisementChanged(t *testing.T) {
 	data := make([]byte, unix.SizeofIfInfomsg)
 	data[0], data[4] = unix.AF_INET6, 3

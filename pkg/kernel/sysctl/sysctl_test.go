@@ -41,7 +41,7 @@ func TestReservedReason(t *testing.T) {
 	}
 }
 
-// TestTables checks that each parameter stands once in the tables and has a reason.
+// TestTables checks that the tables contain each parameter once, with a reason.
 func TestTables(t *testing.T) {
 	seen := map[string]bool{}
 	for _, table := range [][]Parameter{System, Pods, Reserved} {
@@ -54,8 +54,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestTooLow checks the minimum values, also under the second name of a parameter, and values that
-// are no number.
+// TestTooLow checks the minimum values of parameters, also under the second name of a parameter.
+// TooLow also returns a reason for a value that is no number.
 func TestTooLow(t *testing.T) {
 	for _, c := range []struct {
 		name, value, reason string
@@ -86,13 +86,14 @@ func TestTooLow(t *testing.T) {
 	seen := map[string]bool{}
 	for _, b := range Bounds {
 		if seen[b.Name] || b.Reason == "" || Canonical(b.Name) != b.Name || ReservedReason(b.Name) != "" {
-			t.Errorf("%s: twice, without a reason, by another name, or of the system", b.Name)
+			t.Errorf("%s: listed twice, without a reason, not under its canonical name, or reserved", b.Name)
 		}
 		seen[b.Name] = true
 	}
 }
 
-// TestNumber compares the numbers with the kernel's.
+// TestNumber checks that Number reads a value as the kernel does, and rejects a value that is no
+// number.
 func TestNumber(t *testing.T) {
 	for value, want := range map[string]uint64{
 		"0": 0, "7": 7, "010": 8, "0x1F": 31, "0X1f": 31, " 99999": 99999, "\t9 ": 9,
@@ -104,12 +105,13 @@ func TestNumber(t *testing.T) {
 	}
 	for _, value := range []string{"", " ", "-1", "+1", "1 2", "1\t2", "1,2", "1k", "1_000", "0b1", "0o7", "08", "0x", "0x_1", "1.5", "\u00a01", "18446744073709551616"} {
 		if got, err := Number(value); err == nil {
-			t.Errorf("%q is %d", value, got)
+			t.Errorf("Number(%q) = %d, want an error", value, got)
 		}
 	}
 }
 
-// TestConflict checks which parameters of a configuration set the same value.
+// TestConflict checks that Conflict returns the other parameter of a configuration that sets the
+// same value of the kernel.
 func TestConflict(t *testing.T) {
 	all := map[string]string{"vm.dirty_bytes": "", "vm.dirty_ratio": "", "vm.dirty_background_ratio": "", "net.nf_conntrack_max": "", "net.netfilter.nf_conntrack_max": ""}
 	for name, want := range map[string]string{

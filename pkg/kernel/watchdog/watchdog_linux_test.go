@@ -12,10 +12,10 @@ import (
 
 func TestWithoutWatchdog(t *testing.T) {
 	if _, err := Arm(filepath.Join(t.TempDir(), "none"), time.Minute); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Arm without a device: %v, want one that says it does not exist", err)
+		t.Errorf("Arm without a device: %v, want fs.ErrNotExist", err)
 	}
 	if w, err := Inherit(""); w != nil || err != nil {
-		t.Errorf("Inherit of nothing = %v, %v", w, err)
+		t.Errorf("Inherit of an empty value = %v, %v; want nil, nil", w, err)
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -24,7 +24,7 @@ func TestWithoutWatchdog(t *testing.T) {
 	defer null.Close()
 	for _, value := range []string{"x", "1", "-3", "9999", strconv.Itoa(int(null.Fd()))} {
 		if _, err := Inherit(value); err == nil {
-			t.Errorf("Inherit(%q): accepted", value)
+			t.Errorf("Inherit(%q) succeeds, want an error", value)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestSoftdog(t *testing.T) {
 		t.Error(err)
 	}
 	if next.CausedReset() {
-		t.Error("a machine that was just switched on was reset by its watchdog")
+		t.Error("CausedReset returns true, although the watchdog has not reset the machine")
 	}
 	if err := next.Stop(); err != nil {
 		t.Error(err)

@@ -122,34 +122,34 @@ func TestObjects(t *testing.T) {
 				}
 				objects = append(objects, object)
 			}
-			now, old := objects[len(objects)-1], any(nil)
+			current, old := objects[len(objects)-1], any(nil)
 			if d.Cmd == "update" {
 				old = objects[0]
 			}
-			of, there := all[fmt.Sprint(now["kind"])]
+			def, there := all[fmt.Sprint(current["kind"])]
 			if !there {
-				d.Fatalf(t, "unknown kind %v", now["kind"])
+				d.Fatalf(t, "unknown kind %v", current["kind"])
 			}
-			return strings.Join(of.validate(t, now, old), "\n")
+			return strings.Join(def.validate(t, current, old), "\n")
 		})
 	})
 }
 
-// validate returns the errors and the unknown fields of the object now, or "valid" if there are
-// none. For an update, old is the former object; otherwise it is nil.
-func (d definition) validate(t *testing.T, now map[string]any, old any) []string {
+// validate returns the errors and the unknown fields of object, or "valid" if there are none. For
+// an update, old is the former object; otherwise it is nil.
+func (d definition) validate(t *testing.T, object map[string]any, old any) []string {
 	t.Helper()
 	schemaValidator, _, err := validation.NewSchemaValidator(d.props)
 	if err != nil {
 		t.Fatal(err)
 	}
-	errs := validation.ValidateCustomResource(nil, now, schemaValidator)
-	celErrs, _ := cel.NewValidator(d.structural, true, math.MaxInt64).Validate(context.Background(), nil, d.structural, now, old, math.MaxInt64)
+	errs := validation.ValidateCustomResource(nil, object, schemaValidator)
+	celErrs, _ := cel.NewValidator(d.structural, true, math.MaxInt64).Validate(context.Background(), nil, d.structural, object, old, math.MaxInt64)
 	var lines []string
 	for _, e := range slices.Concat(errs, celErrs) {
 		lines = append(lines, strings.TrimPrefix((&field.Error{Type: e.Type, Field: e.Field, BadValue: e.BadValue, Detail: e.Detail}).Error(), "<nil>"))
 	}
-	for _, unknown := range pruning.PruneWithOptions(now, d.structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
+	for _, unknown := range pruning.PruneWithOptions(object, d.structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
 		lines = append(lines, "unknown field "+unknown)
 	}
 	slices.Sort(lines)

@@ -38,8 +38,8 @@ type Subject struct {
 	// button.
 	Shutdown bool
 	// Denied is a client of the same machine with a wrong password. Foreign is a client that trusts
-	// another controller than that of the machine. Dead is a client of an address at which no
-	// server listens. A field is nil if the implementation has no such configuration.
+	// the certificate of another controller. Dead is a client of an address at which no server
+	// listens. A field is nil if the implementation has no such configuration.
 	Denied, Foreign, Dead machineprovider.Machine
 	// Settle is the maximum time from a change until Describe returns it; 0 means two minutes.
 	Settle time.Duration
@@ -122,24 +122,25 @@ func (s Subject) power(ctx context.Context, p machineprovider.Power, want machin
 }
 
 // checkError returns nil if err is a complete machineprovider.Error of the kind want and contains
-// no password. The error that it returns otherwise begins with the text what.
-func (s Subject) checkError(what string, err error, want machineprovider.Kind) error {
+// no password. Otherwise it returns an error that begins with operation, the description of the
+// call.
+func (s Subject) checkError(operation string, err error, want machineprovider.Kind) error {
 	if err == nil {
-		return fmt.Errorf("%s: succeeded, want an error of kind %s", what, want)
+		return fmt.Errorf("%s: succeeded, want an error of kind %s", operation, want)
 	}
 	var e *machineprovider.Error
 	if !errors.As(err, &e) {
-		return fmt.Errorf("%s: the error %q is no *machineprovider.Error", what, err)
+		return fmt.Errorf("%s: the error %q is no *machineprovider.Error", operation, err)
 	}
 	if e.Kind != want {
-		return fmt.Errorf("%s: the error %q has kind %s, want %s", what, err, e.Kind, want)
+		return fmt.Errorf("%s: the error %q has kind %s, want %s", operation, err, e.Kind, want)
 	}
 	if e.Machine == "" || e.Operation == "" || e.Reason == "" || e.Remedy == "" {
-		return fmt.Errorf("%s: the error %q lacks the machine, the operation, the reason or the remedy", what, err)
+		return fmt.Errorf("%s: the error %q lacks the machine, the operation, the reason or the remedy", operation, err)
 	}
 	for _, secret := range s.Secrets {
 		if secret != "" && strings.Contains(err.Error(), secret) {
-			return fmt.Errorf("%s: the error contains a password", what)
+			return fmt.Errorf("%s: the error contains a password", operation)
 		}
 	}
 	return nil
@@ -228,7 +229,7 @@ func checkShutdown(ctx context.Context, s Subject) error {
 	if err := s.power(ctx, machineprovider.Off, machineprovider.StateOff); err != nil {
 		return err
 	}
-	return s.power(ctx, machineprovider.Shutdown, machineprovider.StateOff) // no effect
+	return s.power(ctx, machineprovider.Shutdown, machineprovider.StateOff) // is off: no effect
 }
 
 // selected waits until Describe returns the boot selection b. It does not compare the URL, because
@@ -258,7 +259,8 @@ func checkBoot(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// checkBootOnce checks that Describe returns no selection after the boot for which it was made.
+// checkBootOnce selects a device for the next boot only, boots the machine, and checks that
+// Describe then returns no selection.
 func checkBootOnce(ctx context.Context, s Subject) error {
 	d, err := s.Machine.Describe(ctx)
 	if err != nil || len(d.BootDevices) == 0 {
@@ -287,7 +289,7 @@ func checkBootUnsupported(ctx context.Context, s Subject) error {
 			continue
 		}
 		err := s.Machine.SetBoot(ctx, machineprovider.Boot{Device: device, Once: true})
-		if err := s.checkError(fmt.Sprintf("SetBoot(%s), which the machine does not have", device), err, machineprovider.Unsupported); err != nil {
+		if err := s.checkError(fmt.Sprintf("SetBoot(%s), a device that the machine does not have", device), err, machineprovider.Unsupported); err != nil {
 			return err
 		}
 	}
@@ -348,7 +350,8 @@ func checkCanceled(ctx context.Context, s Subject) error {
 }
 
 // checkKind returns the check that all calls of one of the clients Denied, Foreign and Dead fail
-// with an error of the kind want. clientOf returns the client. The check passes if it is nil.
+// with an error of the kind want. clientOf returns the client. The check passes if the client is
+// nil.
 func checkKind(clientOf func(Subject) machineprovider.Machine, want machineprovider.Kind) func(context.Context, Subject) error {
 	return func(ctx context.Context, s Subject) error {
 		client := clientOf(s)

@@ -105,7 +105,7 @@ func (m *memory) InsertMedium(_ context.Context, url string) error {
 	return nil
 }
 
-// subject returns a Subject with an implementation in memory that has a defect.
+// subject returns a Subject with an implementation in memory that has the defect.
 func subject(defect string) Subject {
 	return Subject{Machine: newMemory(defect), Serial: "SN-1", Secrets: []string{secret}, Medium: "https://example.com/a.iso", Shutdown: true, Settle: 200 * time.Millisecond}
 }
@@ -115,7 +115,7 @@ func TestConforming(t *testing.T) {
 	Run(t, subject("no drive"))
 }
 
-// TestDefects checks that the check for a defect is the first to fail.
+// TestDefects checks, for each defect, which check is the first that fails.
 func TestDefects(t *testing.T) {
 	for defect, want := range map[string]string{
 		"upper case":              "describe",
@@ -155,10 +155,10 @@ func TestKinds(t *testing.T) {
 		s := subject("")
 		s.Denied, s.Foreign, s.Dead = newMemory(""), newMemory(""), newMemory("")
 		if err := c.Run(t.Context(), s); err == nil || !strings.Contains(err.Error(), "want an error") {
-			t.Errorf("%s: a client that may do everything: %v", c.Name, err)
+			t.Errorf("%s: the result of the check for a client without a fault is %v", c.Name, err)
 		}
 	}
 	if err := (Subject{}).checkError("x", errors.New("plain"), machineprovider.Invalid); err == nil {
-		t.Error("an error of another type was accepted")
+		t.Error("checkError accepts an error that is no *machineprovider.Error")
 	}
 }

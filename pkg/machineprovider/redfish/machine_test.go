@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish/redfishtest"
 )
 
-// machine returns the Machine of a configuration.
+// machine returns the Machine that a configuration describes.
 func machine(t *testing.T, c Config) *Machine {
 	t.Helper()
 	m, err := New(c)
@@ -97,7 +97,8 @@ func TestBrokenMachine(t *testing.T) {
 		"machine w1: the power supply is broken: wait until the machine has ended its present operation, and try again" {
 		t.Errorf("%v", err)
 	}
-	// The machines of package vm get the address of their boot image only by DHCP.
+	// The machines of package vm get the address of their boot image only by DHCP, so the service
+	// rejects a URL.
 	err = machine(t, config(s, "w1")).SetBoot(t.Context(), machineprovider.Boot{Device: machineprovider.HTTP, URL: "http://10.0.0.1/netboot.efi"})
 	if machineprovider.KindOf(err) != machineprovider.Rejected {
 		t.Errorf("%v", err)
@@ -150,7 +151,9 @@ func hostile(t *testing.T, handler http.HandlerFunc) *Machine {
 	return machine(t, Config{Name: "w1", Endpoint: s.URL, User: "admin", Password: "secret", Fingerprint: pki.Fingerprint(s.Certificate()), Timeout: 30 * time.Second})
 }
 
-// TestHostileController checks the limits against a controller that an attacker controls.
+// TestHostileController uses controllers that an attacker controls. Describe must respect its
+// limits and send no request to another host. Its error must contain no escape sequence and no
+// password.
 func TestHostileController(t *testing.T) {
 	stranger := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("another host got a request")
@@ -169,23 +172,23 @@ func TestHostileController(t *testing.T) {
 		kind    machineprovider.Kind
 		want    string
 	}{
-		"redirect":  {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, stranger.URL, http.StatusFound) }, machineprovider.Untrusted, "refers to another host"},
-		"redirects": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, machineprovider.Unreachable, "redirects more than 3 times"},
-		"link": {func(w http.ResponseWriter, r *http.Request) {
+		"a redirect to another host": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, stranger.URL, http.StatusFound) }, machineprovider.Untrusted, "refers to another host"},
+		"endless redirects":          {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, machineprovider.Unreachable, "redirects more than 3 times"},
+		"a link to another host": {func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, `{"Members":[{"@odata.id":"@%s/x"}]}`, address)
 		}, machineprovider.Untrusted, "refers to another host"},
-		"size": {func(w http.ResponseWriter, r *http.Request) {
+		"a large answer": {func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, `{"Members":[`+strings.Repeat(" ", maxAnswer)+`]}`)
 		}, machineprovider.Rejected, "larger than 4194304 bytes"},
-		"members": {func(w http.ResponseWriter, r *http.Request) {
+		"many members": {func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/media") {
 				fmt.Fprintf(w, `{"Members":[%s{"@odata.id":"/redfish/v1/Systems/1"}]}`, strings.Repeat(`{"@odata.id":"/redfish/v1/Systems/2"},`, 100))
 				return
 			}
 			system(w, r, `,"VirtualMedia":{"@odata.id":"/redfish/v1/Systems/media"}`)
 		}, machineprovider.Rejected, "more than 64 requests"},
-		"garbage": {func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "\x1b[31mnot JSON") }, machineprovider.Rejected, "cannot read the answer"},
-		"escapes": {func(w http.ResponseWriter, r *http.Request) {
+		"an answer that is not JSON": {func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "\x1b[31mnot JSON") }, machineprovider.Rejected, "cannot read the answer"},
+		"an error with an escape sequence": {func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			fmt.Fprint(w, "\x1b[31m"+strings.Repeat("x", 1000))
 		}, machineprovider.Rejected, "500 Internal Server Error: ?[31mxxx"},
@@ -219,7 +222,7 @@ func TestSlowController(t *testing.T) {
 }
 
 // TestReadPower checks that the power can be read from a controller that rejects the requests for
-// the CD drive, for example because its user may only operate the power.
+// the CD drive, for example because the user of the configuration may only operate the power.
 func TestReadPower(t *testing.T) {
 	m := hostile(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -1,5 +1,5 @@
-// Package otlptest decodes OTLP requests in tests. It uses the official types of the service, which
-// package otlp does not use.
+// Package otlptest decodes OTLP requests in tests. It uses the official Go types of the collector
+// service. Package otlp does not use these types.
 package otlptest
 
 import (
@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Handler returns a handler for POST /v1/logs that decodes each request. answer returns the
-// response and the status 200, or another HTTP status.
+// Handler returns a handler for POST /v1/logs that decodes each request. The function answer
+// returns the response and the status 200, or another HTTP status.
 func Handler(answer func(*collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/logs", func(w http.ResponseWriter, r *http.Request) {
@@ -69,16 +69,16 @@ type Line struct {
 // Lines returns the records in a request, in their order.
 func Lines(request *collector.ExportLogsServiceRequest) (all []Line) {
 	for _, resource := range request.GetResourceLogs() {
-		of := texts(resource.GetResource().GetAttributes())
-		machine := of["host.name"]
-		delete(of, "host.name")
+		attributes := texts(resource.GetResource().GetAttributes())
+		machine := attributes["host.name"]
+		delete(attributes, "host.name")
 		for _, scope := range resource.GetScopeLogs() {
 			for _, r := range scope.GetLogRecords() {
 				has := texts(r.GetAttributes())
 				line := Line{Machine: machine, Boot: has["orlop.boot"], Source: has["orlop.source"], Severity: r.GetSeverityText(), Kind: has["orlop.kind"], Before: has["orlop.before"], Text: r.GetBody().GetStringValue()}
 				line.Number, line.Missed = number(r.GetAttributes(), "orlop.number"), number(r.GetAttributes(), "orlop.missed")
-				if of["k8s.pod.name"] != "" {
-					line.Pod = of
+				if attributes["k8s.pod.name"] != "" {
+					line.Pod = attributes
 				}
 				all = append(all, line)
 			}

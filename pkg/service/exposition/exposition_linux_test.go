@@ -75,7 +75,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	if again, err := Inherited(); again != nil || err != nil {
-		t.Errorf("without a socket: %v, %v", again, err)
+		t.Errorf("Inherited without a socket = %v, %v; want nil, nil", again, err)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestListen(t *testing.T) {
 	socket, err := Listen(path)
 	if os.Getuid() != 0 {
 		if err == nil {
-			t.Error("another user than root gave a socket away")
+			t.Error("Listen succeeds without root, although it must change the owner of the socket")
 		}
 		return
 	}

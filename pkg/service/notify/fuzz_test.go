@@ -12,7 +12,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		err := Read(strings.NewReader(text), func(Message) {}, func(line string, err error) {
 			if len(line) > MaxLine || err == nil {
-				t.Errorf("%d bytes are called bad: %v", len(line), err)
+				t.Errorf("Read reports a bad line of %d bytes with the error %v", len(line), err)
 			}
 		})
 		if err != nil {

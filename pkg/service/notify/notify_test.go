@@ -21,7 +21,7 @@ func TestSendAndRead(t *testing.T) {
 	}
 	for line := range strings.Lines(pipe.String()) {
 		if len(line) > MaxLine {
-			t.Errorf("a line of %d bytes; a pipe may split it", len(line))
+			t.Errorf("a line of %d bytes; a pipe may split the line", len(line))
 		}
 	}
 	got := readAll(t, pipe.String())
@@ -56,7 +56,7 @@ func TestFromEnv(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	// FromEnv takes over the descriptor and closes it in the end, so it gets a copy.
+	// FromEnv takes over the descriptor and closes it at the end, so the test passes a copy.
 	fd, err := unix.Dup(int(w.Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestFromEnvRefusesNonsense(t *testing.T) {
 	for _, value := range []string{"", "x", "1", "999999"} {
 		t.Setenv(Env, value)
 		if _, err := FromEnv(); err == nil {
-			t.Errorf("%s=%q was accepted", Env, value)
+			t.Errorf("FromEnv accepts %s=%q", Env, value)
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
-// TestProcess checks the order of the start, a report to machined, and the end by SIGTERM.
+// TestProcess checks that a process drops its privileges before it serves, that machined gets its
+// report, and that SIGTERM ends the process with status 0.
 func TestProcess(t *testing.T) {
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	read, write, err := os.Pipe()
@@ -66,17 +67,17 @@ func TestFailures(t *testing.T) {
 	defer taken.Close()
 	p := Process{
 		Name: "test", Port: taken.Addr().(*net.TCPAddr).Port,
-		GiveUpPrivileges: func() error { t.Error("it has no port, and drops its privileges"); return nil },
+		GiveUpPrivileges: func() error { t.Error("the process drops its privileges although its port is taken"); return nil },
 		Serve: func(context.Context, net.Listener, func(bool, string)) error {
-			t.Error("it serves")
+			t.Error("the process serves")
 			return nil
 		},
 	}
 	if status := p.Main(); status != 1 {
-		t.Errorf("a taken port: status %d", status)
+		t.Errorf("the port is taken: status %d, want 1", status)
 	}
-	p.Port, p.GiveUpPrivileges = 0, func() error { return errors.New("it runs as root") }
+	p.Port, p.GiveUpPrivileges = 0, func() error { return errors.New("the process runs as root") }
 	if status := p.Main(); status != 1 {
-		t.Errorf("with privileges: status %d", status)
+		t.Errorf("the process cannot drop its privileges: status %d, want 1", status)
 	}
 }

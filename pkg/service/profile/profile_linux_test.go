@@ -105,8 +105,8 @@ func TestKinds(t *testing.T) {
 	holdHere()
 	runtime.GC() // a heap profile shows the state after the last garbage collection
 	takers := map[string]func(context.Context, Request) ([]byte, error){
-		"own":  Profile,
-		"sent": func(ctx context.Context, o Request) ([]byte, error) { return Fetch(ctx, path, o) },
+		"Profile": Profile,
+		"Fetch":   func(ctx context.Context, o Request) ([]byte, error) { return Fetch(ctx, path, o) },
 	}
 	for name, take := range takers {
 		for kind, function := range map[string]string{"cpu": "spinHere", "heap": "holdHere", "allocs": "holdHere", "goroutine": "spinHere"} {
@@ -161,7 +161,7 @@ func TestLeaving(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the next profile: %v", err)
+			t.Fatalf("the next profile does not begin: %v", err)
 		}
 	}
 }
@@ -177,13 +177,13 @@ func TestRefused(t *testing.T) {
 	for _, value := range []string{"", "x", "1", "999999"} {
 		t.Setenv(Env, value)
 		if err := FromEnv(); err == nil {
-			t.Errorf("%s=%q is accepted", Env, value)
+			t.Errorf("FromEnv accepts %s=%q", Env, value)
 		}
 	}
 	if err := os.Unsetenv(Env); err != nil {
 		t.Fatal(err)
 	}
 	if err := FromEnv(); err != nil {
-		t.Errorf("without a socket: %v", err)
+		t.Errorf("FromEnv without the variable %s: %v", Env, err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// TestEntries checks which files of a directory entries lists and others removes. The same
-// functions run on the mounted ESP.
+// TestEntries checks which files of a directory the function entries lists, and which files the
+// function others removes. Both functions also run on the mounted ESP.
 func TestEntries(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"orlop-1.0.0.efi", "orlop-1.1.0+0-3.efi", "1.2.0.new", "other.efi"} {
@@ -39,7 +39,7 @@ func TestRemoveStatements(t *testing.T) {
 	dir := filepath.Join(root, statements)
 	keep := filepath.Base(Statement("1.0.0"))
 	if err := removeStatements(dir, keep); err != nil {
-		t.Errorf("no directory: %v", err)
+		t.Errorf("removeStatements without a directory: %v", err)
 	}
 	for _, name := range []string{Statement("1.0.0"), Statement("1.1.0"), Statement("1.2.0") + unfinished} {
 		full := filepath.Join(root, name)

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFaults checks which errors are faults, and which later access ends a fault.
+// TestFaults records the results of accesses to the ESP. It checks which errors are faults, and
+// which later access ends a fault.
 func TestFaults(t *testing.T) {
 	broken := &fs.PathError{Op: "read", Path: "/esp/EFI", Err: unix.EIO}
 	rejected := fmt.Errorf("ESP: %w", mountError{errors.New("cannot mount /dev/vda1 (vfat): invalid argument")})
@@ -41,7 +42,7 @@ func TestFaults(t *testing.T) {
 }
 
 // TestCheckIsRecorded checks that an error before the mount is no fault, and that a failed mount is
-// a fault. Check does not wait for a running access.
+// a fault. While another access runs, Check returns nil at once.
 func TestCheckIsRecorded(t *testing.T) {
 	e := &Partition{Device: func() (string, error) { return "", errors.New("no system disk") }, Target: t.TempDir(), Modules: func(...string) error { return nil }}
 	if err := e.Check(); err == nil || e.Fault() != "" {

@@ -37,12 +37,12 @@ func TestKubernetesVersion(t *testing.T) {
 		want    string
 		problem string
 	}{
-		"named":           {bootImage(t, ".osrel", "ID=orlop\nORLOP_KUBERNETES_VERSION=v1.37.2\nVARIANT_ID=qemu\n"), "v1.37.2", ""},
-		"the last line":   {bootImage(t, ".osrel", "ORLOP_KUBERNETES_VERSION=v1.37.2"), "v1.37.2", ""},
-		"an earlier one":  {bootImage(t, ".osrel", "ID=orlop\n"), "", ""},
-		"no os-release":   {bootImage(t, ".linux", "ORLOP_KUBERNETES_VERSION=v1.37.2"), "", ""},
-		"a truncated one": {bootImage(t, ".osrel", "ORLOP_KUBERNETES_VERSION=v1.37.2")[:520], "", "cannot read its os-release"},
-		"no boot image":   {[]byte("ELF"), "", "boot image: cannot read"},
+		"a version":                      {bootImage(t, ".osrel", "ID=orlop\nORLOP_KUBERNETES_VERSION=v1.37.2\nVARIANT_ID=qemu\n"), "v1.37.2", ""},
+		"a version in the last line":     {bootImage(t, ".osrel", "ORLOP_KUBERNETES_VERSION=v1.37.2"), "v1.37.2", ""},
+		"os-release without the version": {bootImage(t, ".osrel", "ID=orlop\n"), "", ""},
+		"no os-release":                  {bootImage(t, ".linux", "ORLOP_KUBERNETES_VERSION=v1.37.2"), "", ""},
+		"a truncated image":              {bootImage(t, ".osrel", "ORLOP_KUBERNETES_VERSION=v1.37.2")[:520], "", "cannot read its os-release"},
+		"no boot image":                  {[]byte("ELF"), "", "boot image: cannot read"},
 	} {
 		got, err := KubernetesVersion(bytes.NewReader(test.image))
 		if got != test.want || (err == nil) != (test.problem == "") || err != nil && !strings.Contains(err.Error(), test.problem) {

@@ -13,8 +13,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// fatImage creates a FAT32 with two files in its directory of entries. There are removed files
-// between them (as many as removed), and after the second file. run runs a program.
+// fatImage creates an image of a FAT32 file system with two files in the directory of entries. The
+// number of deleted files between them is removed; ten more deleted files are after the second
+// file. run runs a program, and fails the test if the program fails.
 func fatImage(t *testing.T, removed int) (image string, run func(argv ...string) string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,8 +48,9 @@ func fatImage(t *testing.T, removed int) (image string, run func(argv ...string)
 	return image, run
 }
 
-// TestTrim checks that trim retains the names and leaves no used slot after them, and that fsck.fat
-// finds no error. It also checks a power cut after each write of trim, and a second trim.
+// TestTrim checks that trim retains the two names and their files, and that fsck.fat finds no
+// error, also if the power is cut after any write of trim. After trim, each directory slot behind
+// the last name is marked as unused, and a second trim writes nothing.
 func TestTrim(t *testing.T) {
 	for _, removed := range []int{0, 3, 20} {
 		image, run := fatImage(t, removed)
@@ -94,10 +96,10 @@ func TestTrimWhatIsNotOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, disk := range map[string][]byte{"nothing": make([]byte, 1<<20), "no directory": bytes.ReplaceAll(content, []byte("LINUX   "), []byte("WINDOWS "))} {
+	for name, disk := range map[string][]byte{"no file system": make([]byte, 1<<20), "no directory": bytes.ReplaceAll(content, []byte("LINUX   "), []byte("WINDOWS "))} {
 		w := &writes{content: bytes.Clone(disk)}
 		if err := trim(w, slot.EntriesDir); err == nil || len(w.all) > 0 {
-			t.Errorf("%s: %v, %d writes", what, err, len(w.all))
+			t.Errorf("%s: %v, %d writes", name, err, len(w.all))
 		}
 	}
 }
@@ -136,16 +138,17 @@ func (w *writes) WriteAt(p []byte, at int64) (int, error) {
 	return copy(w.content[at:], p), nil
 }
 
-// TestRemoveDuplicates gives a file two names, at several places in the directory. It checks that
-// the target of the rename stays, even if the power is cut after any write. The file must be
-// complete and share no cluster, and files with a single name must not change.
+// TestRemoveDuplicates gives a file two names, as an interrupted rename does, at several places in
+// the directory. removeDuplicates must retain the new name, even if the power is cut after any
+// write. The file must be complete and share no cluster, and files with a single name must not
+// change.
 func TestRemoveDuplicates(t *testing.T) {
 	for i, c := range []struct{ from, to string }{
 		{"9.0.0.new", "orlop-9.0.0+3-0.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0.efi"}, {"orlop-9.0.0+3-0.efi", "orlop-9.0.0+2-1.efi"},
 		{"orlop-9.0.0.efi", "orlop-9.0.0+0-1.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0+0-1.efi"},
 	} {
 		t.Run(c.from+" to "+c.to, func(t *testing.T) {
-			image, run := fatImage(t, i%2) // moves the slots
+			image, run := fatImage(t, i%2) // a deleted file moves the slots of the next names
 			empty := filepath.Join(t.TempDir(), "empty")
 			if err := os.WriteFile(empty, nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -164,22 +167,22 @@ func TestRemoveDuplicates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var of, to []byte // slots of the two short names
+			var firstSlot, secondSlot []byte // directory slots of the two short names
 			for _, f := range d.files() {
 				at := f.slots[len(f.slots)-1]
 				place := d.places[int64(at)/d.cluster] + int64(at)%d.cluster
 				switch f.text {
 				case first:
-					of = content[place : place+slotSize]
+					firstSlot = content[place : place+slotSize]
 				case second:
-					to = content[place : place+slotSize]
+					secondSlot = content[place : place+slotSize]
 				}
 			}
-			if of == nil || to == nil {
+			if firstSlot == nil || secondSlot == nil {
 				t.Fatalf("%s or %s is missing in the directory", first, second)
 			}
-			copy(to[20:22], of[20:22]) // first cluster and size
-			copy(to[26:32], of[26:32])
+			copy(secondSlot[20:22], firstSlot[20:22]) // first cluster and size
+			copy(secondSlot[26:32], firstSlot[26:32])
 			recorded := &writes{content: bytes.Clone(content)}
 			if err := removeDuplicates(recorded, slot.EntriesDir); err != nil || len(recorded.all) == 0 {
 				t.Fatalf("%s and %s: %d writes, %v", first, second, len(recorded.all), err)

@@ -112,9 +112,10 @@ func (t tree) add(name string, mode fs.FileMode, content []byte) {
 	t[name] = boot.Entry{Name: name, Mode: mode, Content: content}
 }
 
-// addFile adds a copy of the file from, which is on this computer, as name with the given mode.
-func (t tree) addFile(name string, mode fs.FileMode, from string) error {
-	content, err := os.ReadFile(from)
+// addFile adds a copy of the file source of this computer to the initramfs, with the given name and
+// mode.
+func (t tree) addFile(name string, mode fs.FileMode, source string) error {
+	content, err := os.ReadFile(source)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}

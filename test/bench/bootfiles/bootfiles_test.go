@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// repository returns the inputs of the repository that the tests use. The path is relative to the
-// directory of this test.
+// repository returns the only input that the tests need, the module of the baseline. The path is
+// relative to the directory of this test.
 func repository() Spec {
 	return Spec{Module: filepath.Join("..", "baseline")}
 }
@@ -63,7 +63,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("main loads %q, the initramfs has %q", loop, modules)
 	}
 	if !regexp.MustCompile(`(?m)^waiter .* \|\| poweroff -f`).MatchString(main) {
-		t.Error("main prints a time of the API server if it does not answer")
+		t.Error("main does not power off if the API server does not answer")
 	}
 	for _, name := range hyperNames {
 		if !strings.Contains(main, " "+name+" --") {
@@ -71,12 +71,12 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	if err := files.addSettings(Spec{Module: t.TempDir()}); err == nil {
-		t.Error("a module without the guest's files is accepted")
+		t.Error("addSettings accepts a module without the guest's files")
 	}
 }
 
-// TestCertificates checks that each component has a certificate of the CA with the name by which
-// Kubernetes grants its rights, and that main names each certificate.
+// TestCertificates checks that each component has a certificate of the CA with the name to which
+// Kubernetes grants the rights of the component, and that main names each certificate.
 func TestCertificates(t *testing.T) {
 	files := tree{}
 	if err := files.addCertificates(); err != nil {

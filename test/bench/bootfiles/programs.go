@@ -90,10 +90,11 @@ func (b build) run(ctx context.Context, dir string) error {
 	return nil
 }
 
-func moduleVersion(ctx context.Context, module, of string) (string, error) {
-	out, err := goCommand(ctx, module, "0", "list", "-m", "-f", "{{.Version}}", of)
+// moduleVersion returns the version of a dependency of the Go module in the directory module.
+func moduleVersion(ctx context.Context, module, dependency string) (string, error) {
+	out, err := goCommand(ctx, module, "0", "list", "-m", "-f", "{{.Version}}", dependency)
 	if err != nil {
-		return "", fmt.Errorf("%s: cannot find its version: %w", of, err)
+		return "", fmt.Errorf("%s: cannot find its version: %w", dependency, err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }

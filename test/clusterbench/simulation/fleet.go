@@ -58,8 +58,8 @@ type Stats struct {
 	Last   error
 }
 
-// New returns a fleet without nodes. Its nodes run until ctx ends. They use machine, the clock of
-// the machine with the API server. config has the credentials of an administrator, because the
+// New returns a fleet without nodes. Its nodes run until ctx ends. The nodes use machine, the clock
+// of the machine with the API server. config has the credentials of an administrator, because the
 // fleet impersonates nodes.
 func New(ctx context.Context, config *rest.Config, machine vm.Clock) *Fleet {
 	return &Fleet{ctx: ctx, clock: machine, client: func(name string) (kubernetes.Interface, error) {
@@ -98,15 +98,15 @@ func (f *Fleet) Stats() Stats {
 // first. Wait does not delete the Node objects.
 func (f *Fleet) Wait() { f.alive.Wait() }
 
-// Grow registers further nodes, one after the other, until the fleet has this number of nodes. The
-// interval between two registrations is at least pause by the clock of the nodes. Grow repeats
-// failed requests until ctx ends.
-func (f *Fleet) Grow(ctx context.Context, to int, pause time.Duration) error {
-	for n := f.Stats().Nodes; n < to; n++ {
+// Grow registers further nodes, one after the other, until the fleet has size nodes. The interval
+// between two registrations is at least pause by the clock of the nodes. Grow repeats failed
+// requests until ctx ends.
+func (f *Fleet) Grow(ctx context.Context, size int, pause time.Duration) error {
+	for n := f.Stats().Nodes; n < size; n++ {
 		next := time.NewTimer(f.clock.Outside(pause))
 		if err := f.register(ctx, Name(n)); err != nil {
 			next.Stop()
-			return fmt.Errorf("node %d of %d: %w", n+1, to, err)
+			return fmt.Errorf("node %d of %d: %w", n+1, size, err)
 		}
 		select {
 		case <-next.C:
@@ -282,8 +282,8 @@ func (m *member) do(ctx context.Context, a action) error {
 	pods := m.api.CoreV1().Pods(a.pod.Namespace)
 	var err error
 	if a.kind == removePod {
-		at := int64(0)
-		err = pods.Delete(ctx, a.pod.Name, meta.DeleteOptions{GracePeriodSeconds: &at, Preconditions: meta.NewUIDPreconditions(string(a.pod.UID))})
+		grace := int64(0)
+		err = pods.Delete(ctx, a.pod.Name, meta.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: meta.NewUIDPreconditions(string(a.pod.UID))})
 	} else {
 		var patch []byte
 		if patch, err = podPatch(a.pod, a.kind, now); err == nil {

@@ -147,7 +147,8 @@ func (n *node) done(a action, failed bool, now time.Time) {
 		return
 	}
 	if p.step.report() != a.kind {
-		return // the pod was deleted during the action, and see has set the time of its next step
+		// The pod was deleted during the action. The method see has set the time of the next step.
+		return
 	}
 	switch a.kind {
 	case reportStarting:

@@ -11,13 +11,14 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Label is on every simulated Node, and Taint excludes all pods that do not tolerate it.
+// Every simulated Node has a label with the key Label and a taint with the key Taint. The taint
+// keeps all pods away that do not tolerate it.
 const (
 	Label = "orlop.test/simulated"
 	Taint = "orlop.test/simulated"
 )
 
-// Tolerate restricts a pod to simulated Nodes.
+// Tolerate lets a pod run on simulated Nodes, and only on these.
 func Tolerate(spec *core.PodSpec) {
 	spec.NodeSelector = map[string]string{Label: "yes"}
 	spec.Tolerations = append(spec.Tolerations, core.Toleration{Key: Taint, Operator: core.TolerationOpExists})
@@ -66,7 +67,8 @@ func nodePatch(now, since time.Time) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions(now, since, core.ConditionTrue, "KubeletReady")}})
 }
 
-// podPatch returns the patch that reports the pod's status for an action.
+// podPatch returns the patch by which an action reports the status of the pod p. The parameter what
+// is the kind of the action.
 func podPatch(p *core.Pod, what kind, now time.Time) ([]byte, error) {
 	at := meta.NewTime(now)
 	s := core.PodStatus{Phase: core.PodPending, StartTime: &at}

@@ -31,23 +31,24 @@ func kinds(todo []action) []kind {
 	return all
 }
 
-// expect checks the actions that next returns at an instant, and the time of the next call. A
-// negative time of the next call is not checked.
-func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
+// expect calls the method next at the time now, in seconds, and returns its actions. The test fails
+// unless the kinds of the actions are want, and the time of the next call is later. A negative
+// later is not checked.
+func expect(t *testing.T, n *node, now, later float64, want ...kind) []action {
 	t.Helper()
 	todo, next := n.next(at(now))
 	if got := kinds(todo); !slices.Equal(got, want) {
 		t.Fatalf("at %v s the actions are %v, want %v", now, got, want)
 	}
-	if again >= 0 && !next.Equal(at(again)) {
-		t.Fatalf("at %v s the time of the next call is %v s, want %v", now, next.Sub(at(0)).Seconds(), again)
+	if later >= 0 && !next.Equal(at(later)) {
+		t.Fatalf("at %v s the time of the next call is %v s, want %v", now, next.Sub(at(0)).Seconds(), later)
 	}
 	return todo
 }
 
 // TestNodeReports checks the times of the reports of a node. The first report follows the
-// registration immediately. The interval after it differs between nodes. Then the interval is one
-// minute. A failed report is repeated earlier.
+// registration immediately. The interval between the first and the second report differs between
+// nodes. All later intervals are one minute. A failed report is repeated after a second.
 func TestNodeReports(t *testing.T) {
 	n := newNode(at(0), 0.25)
 	a := expect(t, n, 0, -1, reportNode)[0]
@@ -61,7 +62,7 @@ func TestNodeReports(t *testing.T) {
 	if !n.ready {
 		t.Error("the node is not Ready after a successful report")
 	}
-	expect(t, n, 8, 8+75-15) // next returns at most one minute from now
+	expect(t, n, 8, 8+75-15) // the next report is due in 75 s, but the next call of next in 60 s
 	n.done(expect(t, n, 83, -1, reportNode)[0], false, at(84))
 	expect(t, n, 84, 144)
 }
@@ -81,14 +82,14 @@ func TestPodLives(t *testing.T) {
 	expect(t, n, 3, 4)
 	n.done(expect(t, n, 4, -1, reportRunning)[0], false, at(4))
 	if n.count() != 1 {
-		t.Errorf("%d pods run", n.count())
+		t.Errorf("%d pods run, want 1", n.count())
 	}
 	expect(t, n, 10, 60)
 	p = p.DeepCopy()
 	p.DeletionTimestamp = &meta.Time{Time: at(11)}
 	n.see(p, at(11))
 	if n.count() != 0 {
-		t.Errorf("%d pods run", n.count())
+		t.Errorf("%d pods run after the deletion of the pod, want none", n.count())
 	}
 	expect(t, n, 11, 11.5)
 	n.see(p, at(11.2)) // a further event does not postpone the end of the pod
@@ -96,7 +97,7 @@ func TestPodLives(t *testing.T) {
 	n.done(expect(t, n, 12, -1, removePod)[0], false, at(12))
 	expect(t, n, 13, 60)
 	n.gone(p.UID)
-	n.done(action{removePod, p}, true, at(14)) // the pod does not exist any more
+	n.done(action{removePod, p}, true, at(14)) // ignored, because the pod does not exist any more
 	expect(t, n, 14, 60)
 }
 
@@ -116,6 +117,8 @@ func TestPodDeletedMeanwhile(t *testing.T) {
 	expect(t, n, 2, -1, reportEnded)
 }
 
+// TestPodPatch checks the phase, the condition Ready and the state of the container in the patch of
+// each report about a pod.
 func TestPodPatch(t *testing.T) {
 	p := &core.Pod{ObjectMeta: meta.ObjectMeta{UID: "a-1"}, Spec: core.PodSpec{Containers: []core.Container{{Name: "c", Image: "i"}}}}
 	for what, want := range map[kind]struct {
@@ -138,11 +141,11 @@ func TestPodPatch(t *testing.T) {
 		state := got.Status.ContainerStatuses[0].State
 		is := map[string]bool{"waiting": state.Waiting != nil, "running": state.Running != nil, "terminated": state.Terminated != nil}
 		if got.UID != p.UID || got.Status.Phase != want.phase || !is[want.state] || len(got.Status.ContainerStatuses) != 1 {
-			t.Errorf("%v: %s", what, text)
+			t.Errorf("action %v: the UID, the phase or the container status is wrong: %s", what, text)
 		}
 		for _, c := range got.Status.Conditions {
 			if c.Type == core.PodReady && c.Status != want.ready {
-				t.Errorf("%v: Ready is %s", what, c.Status)
+				t.Errorf("action %v: the condition Ready is wrong: %s", what, c.Status)
 			}
 		}
 	}
@@ -164,7 +167,7 @@ func TestFleet(t *testing.T) {
 	}
 	eventually(ctx, t, func() error {
 		if s := f.Stats(); s.Nodes != 1 || s.Ready != 1 {
-			return fmt.Errorf("of the fleet %+v is known", s)
+			return fmt.Errorf("the fleet is %+v, want one Node that is Ready", s)
 		}
 		_, err := api.CoordinationV1().Leases(core.NamespaceNodeLease).Get(ctx, Name(0), meta.GetOptions{})
 		return err
@@ -183,7 +186,7 @@ func TestFleet(t *testing.T) {
 	})
 	eventually(ctx, t, func() error {
 		if s := f.Stats(); s.Pods != 1 {
-			return fmt.Errorf("of the fleet %+v is known", s)
+			return fmt.Errorf("the fleet is %+v, want one pod", s)
 		}
 		return nil
 	})
@@ -200,7 +203,7 @@ func TestFleet(t *testing.T) {
 			return fmt.Errorf("the pod still exists: %v", err)
 		}
 		if s := f.Stats(); s.Pods != 0 {
-			return fmt.Errorf("of the fleet %+v is known", s)
+			return fmt.Errorf("the fleet is %+v, want no pod", s)
 		}
 		return nil
 	})

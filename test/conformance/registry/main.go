@@ -61,12 +61,12 @@ func serve(dir string) (http.Handler, error) {
 		push.Header.Set("Content-Type", string(m.MediaType))
 		answer := httptest.NewRecorder()
 		if registry.ServeHTTP(answer, push); answer.Code != http.StatusCreated {
-			return nil, fmt.Errorf("image %s: not taken: %d %s", name, answer.Code, answer.Body)
+			return nil, fmt.Errorf("image %s: cannot store: %d %s", name, answer.Code, answer.Body)
 		}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			http.Error(w, "for reading only", http.StatusMethodNotAllowed)
+			http.Error(w, "the registry is read-only", http.StatusMethodNotAllowed)
 			return
 		}
 		registry.ServeHTTP(w, r)

@@ -36,9 +36,9 @@ func TestServe(t *testing.T) {
 		t.Errorf("the image cannot be pulled: %v", err)
 	}
 	if _, err := oras.PushBytes(t.Context(), repository, "text/plain", []byte("more")); err == nil {
-		t.Error("something was pushed")
+		t.Error("the registry accepts a push")
 	}
 	if _, err := repository.Resolve(t.Context(), "1.8"); !errors.Is(err, errdef.ErrNotFound) {
-		t.Errorf("a version that is not there: %v", err)
+		t.Errorf("Resolve of a version that does not exist returns %v, want not found", err)
 	}
 }

@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// copies starts n processes that keep a processor busy, and waits until they end.
+// copies starts n processes that each keep a processor busy, and waits until all have ended.
 func copies(n int) error {
 	var all []*exec.Cmd
 	for range n {
@@ -226,7 +226,7 @@ func sizes(_ context.Context, args []string) error {
 func answer(address string) error {
 	ip := net.ParseIP(address).To4()
 	if ip == nil {
-		return fmt.Errorf("%s: no IPv4 address", address)
+		return fmt.Errorf("%s: is not an IPv4 address", address)
 	}
 	handler := func(w dns.ResponseWriter, question *dns.Msg) {
 		reply := new(dns.Msg).SetReply(question)
@@ -292,7 +292,7 @@ func serve(address string) error {
 	http.HandleFunc("/spin", func(w http.ResponseWriter, r *http.Request) {
 		d, err := time.ParseDuration(r.URL.Query().Get("for"))
 		if err != nil || d < 0 || d > time.Hour {
-			http.Error(w, "for how long?", http.StatusBadRequest)
+			http.Error(w, "the parameter for must be a duration of at most an hour", http.StatusBadRequest)
 			return
 		}
 		go func() {

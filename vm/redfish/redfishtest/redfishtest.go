@@ -20,7 +20,7 @@ const (
 	Password = "correct-horse"
 )
 
-// System is a machine in memory. It is off at first, and shuts down when its power button is
+// System is a simulated machine. It is off at first, and shuts down when its power button is
 // pressed.
 type System struct {
 	name     string

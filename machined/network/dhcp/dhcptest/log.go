@@ -36,8 +36,8 @@ func (l *Log) Seen() []string {
 	return slices.Clone(l.seen)
 }
 
-// Wait waits until ok returns true for the received messages, and returns them. It fails the test
-// after the limit.
+// Wait waits until ok returns true for the received messages, and returns them. If this takes
+// longer than limit, it fails the test.
 func (l *Log) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
 	t.Helper()
 	deadline := time.NewTimer(limit)
@@ -49,7 +49,7 @@ func (l *Log) Wait(t *testing.T, limit time.Duration, ok func(seen []string) boo
 		select {
 		case <-l.news:
 		case <-deadline.C:
-			t.Fatalf("the %s was not asked that in %v; it was asked %q", l.server, limit, l.Seen())
+			t.Fatalf("the %s has not received the expected messages within %v; it has received %q", l.server, limit, l.Seen())
 		}
 	}
 }

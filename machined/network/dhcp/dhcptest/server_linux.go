@@ -22,7 +22,7 @@ import (
 
 // Plan configures a server. With the zero Plan, the server does not answer.
 type Plan struct {
-	// the address that all clients get; if it is invalid, the server does not answer
+	// Offer is the address that all clients get. If it is invalid, the server does not answer.
 	Offer     netip.Addr
 	Lease     time.Duration // duration of the lease, in whole seconds
 	Refuse    bool          // answer requests with a NAK
@@ -116,14 +116,14 @@ func (s *Server) serve(conn *ipv4.PacketConn) {
 			if c := m.ClientIPAddr; !c.IsUnspecified() && answer.MessageType() != dhcpv4.MessageTypeNak {
 				to.IP = c
 			}
-			// the error is ignored: the client repeats its message
+			// An error is ignored, because the client repeats its message.
 			_, _ = conn.WriteTo(answer.ToBytes(), nil, to)
 		}
 	}
 }
 
-// answer records a message, and returns the answer according to the plan, or nil. toMe means that
-// the message was sent by unicast.
+// answer records a message, and returns the answer according to the plan; nil if the server does
+// not answer. toMe is true if the client has sent the message by unicast.
 func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

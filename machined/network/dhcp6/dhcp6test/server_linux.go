@@ -25,8 +25,8 @@ type Plan struct {
 	// All clients get the first of Addresses that no client has declined.
 	Addresses []netip.Addr
 	Prefix    netip.Prefix // the delegated prefix; invalid for none
-	// Times of addresses and prefixes, in whole seconds. If T1 and T2 are 0, the client chooses
-	// them.
+	// Preferred and Valid are the lifetimes of addresses and prefixes; T1 and T2 are the times of
+	// the lease. All are in whole seconds. If T1 and T2 are 0, the client chooses them.
 	Preferred, Valid, T1, T2 time.Duration
 	Silent                   bool // do not answer
 	NoRenew                  bool // do not answer Renew
@@ -79,7 +79,7 @@ func (s *Server) Set(p Plan) {
 	s.plan = p
 }
 
-// Clients returns the distinct DUIDs of the clients, in hexadecimal.
+// Clients returns the DUIDs of all clients, each once, in hexadecimal.
 func (s *Server) Clients() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,13 +93,14 @@ func (s *Server) serve(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
 		return
 	}
 	if answer := s.answer(m); answer != nil {
-		// the error is ignored: the client repeats its message
+		// An error is ignored, because the client repeats its message.
 		_, _ = conn.WriteTo(answer.ToBytes(), peer)
 	}
 }
 
-// answer records a message, and returns the answer according to the plan, or nil. It does not use
-// dhcpv6.NewReplyFromMessage, because this function fails for a Decline.
+// answer records a message, and returns the answer according to the plan; nil if the server does
+// not answer. It does not use dhcpv6.NewReplyFromMessage, because this function fails for a
+// Decline.
 func (s *Server) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,13 +20,13 @@ import (
 
 // Plan describes the router advertisements of a router.
 type Plan struct {
-	// the link-local address of the router; if it is invalid, the kernel chooses
+	// the link-local address of the router; if Source is invalid, the kernel chooses an address
 	Source   netip.Addr
 	Managed  bool
 	Other    bool
 	Lifetime time.Duration // lifetime of the default route, in whole seconds
-	// on-link prefix for autoconfigured addresses, with endless lifetimes; if it is invalid, the
-	// router advertises no prefix
+	// on-link prefix for autoconfigured addresses, with endless lifetimes; if Prefix is invalid,
+	// the router advertises no prefix
 	Prefix  netip.Prefix
 	Servers []netip.Addr // RDNSS
 	Domains []string     // DNSSL
@@ -109,8 +109,8 @@ func (r *Router) Asked() int {
 	return r.asked
 }
 
-// Advertise replaces the plans, and sends a router advertisement for each plan without a
-// solicitation.
+// Advertise replaces the plans, and sends a router advertisement for each plan immediately, not
+// only after a solicitation.
 func (r *Router) Advertise(t *testing.T, plans ...Plan) {
 	t.Helper()
 	r.Set(plans...)

@@ -1,5 +1,5 @@
 // Package ntstest implements a time server with NTS (RFC 8915) for tests. It shares no code with
-// the client, so a test finds an error of the client.
+// the client: if both shared an error, a test would not find it.
 package ntstest
 
 import (
@@ -33,8 +33,8 @@ const (
 type Server struct {
 	TLS *tls.Config
 	Now func() time.Time
-	// Records replaces the records of a key exchange by its result; nil for no change. If the
-	// result is nil, the server sends nothing and keeps the connection open.
+	// If Records is not nil, it gets the records of a key exchange, and the server sends its result
+	// instead. If the result is nil, the server sends nothing and keeps the connection open.
 	Records func(records []byte) []byte
 
 	Exchanges, Requests atomic.Int32
@@ -188,7 +188,8 @@ func (s *Server) answerAll(packets net.PacketConn) {
 	}
 }
 
-// answer returns the answer to a request. It returns nil if NTS does not protect the request.
+// answer returns the answer to a request: a NAK if the cookie or the request is not authentic. It
+// returns nil if the request is malformed or has no authenticator.
 func (s *Server) answer(request []byte) []byte {
 	if len(request) < headerSize {
 		return nil

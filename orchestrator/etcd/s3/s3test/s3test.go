@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Store is a store with a single user, who has only the right to put objects.
+// Store is a store with a single user. The user can put objects, but not read or list them.
 type Store struct {
 	Region, Bucket       string
 	AccessKey, SecretKey string
@@ -37,7 +37,7 @@ func (s *Store) Keys() []string {
 	return slices.Sorted(maps.Keys(s.objects))
 }
 
-// Object returns the object with a key.
+// Object returns the object with a key, and true if the object exists.
 func (s *Store) Object(key string) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *Store) Object(key string) ([]byte, bool) {
 	return text, ok
 }
 
-// Fail makes the next requests fail.
+// Fail makes the next requests fail; requests is their number.
 func (s *Store) Fail(requests int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

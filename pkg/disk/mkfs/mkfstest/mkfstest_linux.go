@@ -14,7 +14,8 @@ import (
 // Disk is the first disk of the virtual machine. It is blank when the process of a test begins.
 const Disk = "/dev/vda"
 
-// Overwrites skips a test that overwrites Disk, unless it runs in the virtual machine.
+// Overwrites is for tests that overwrite Disk. It skips the test, unless the test runs in the
+// virtual machine.
 func Overwrites(t *testing.T) {
 	t.Helper()
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
@@ -22,7 +23,7 @@ func Overwrites(t *testing.T) {
 	}
 }
 
-// Run is an mkfs.Runner.
+// Run is an mkfs.Runner that starts the program as a child process.
 func Run(ctx context.Context, args ...string) ([]byte, error) {
 	output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
 	if err != nil {

@@ -60,7 +60,8 @@ func Statement(image string) []byte {
 	return fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],"predicateType":"https://sigstore.dev/cosign/sign/v1","predicate":{}}`, strings.TrimPrefix(image, "sha256:"))
 }
 
-// Sign signs a text with Ed25519, or with the SHA-256 digest of the text for other keys.
+// Sign signs the text itself with an Ed25519 key, and the SHA-256 digest of the text with other
+// keys.
 func Sign(key crypto.Signer, text []byte) ([]byte, error) {
 	if _, ok := key.(ed25519.PrivateKey); ok {
 		return key.Sign(rand.Reader, text, crypto.Hash(0))

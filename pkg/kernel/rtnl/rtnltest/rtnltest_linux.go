@@ -26,8 +26,8 @@ import (
 
 const (
 	inside = "ORLOP_TEST_INSIDE" // set in the child: the name of its test
-	// if set to 1, tests are skipped if the process cannot create namespaces; if not, these tests
-	// fail
+	// If the process cannot create namespaces, the tests are skipped if this variable is 1, and
+	// fail otherwise.
 	without = "ORLOP_TEST_WITHOUT_NAMESPACES"
 )
 
@@ -56,19 +56,19 @@ func Isolate(t *testing.T) bool {
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
 	// The kernel sends Pdeathsig when the thread that started the process ends (prctl(2),
-	// PR_SET_PDEATHSIG). Without the lock, this could be a thread that ends earlier, such as that
-	// of NewOther.
+	// PR_SET_PDEATHSIG). Without the lock, Go could start the process from a thread that ends
+	// earlier, such as the thread of NewOther.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	if cmd.Process == nil {
 		if os.Getenv(without) == "1" {
-			t.Skipf("%s=1 and namespaces cannot be made: %v", without, err)
+			t.Skipf("%s=1, and the process cannot create namespaces: %v", without, err)
 		}
-		t.Fatalf("cannot make namespaces: %v; run as root, or set %s=1 to go without these tests", err, without)
+		t.Fatalf("cannot create namespaces: %v; run as root, or set %s=1 to skip these tests", err, without)
 	}
 	if err != nil {
-		t.Fatalf("in its own namespaces: %v\n%sall of it:\n%s", err, failures(string(out)), out)
+		t.Fatalf("the test failed in its own namespaces: %v\n%sthe complete output:\n%s", err, failures(string(out)), out)
 	}
 	t.Logf("%s", out)
 	return false
@@ -129,12 +129,12 @@ func Veth(t *testing.T, a, b string) {
 		Name: a, Info: &rtnetlink.LinkInfo{Kind: "veth", Data: &driver.Veth{PeerInfo: peer}},
 	}})
 	if err != nil {
-		t.Fatalf("cannot make a veth pair: %v (is the veth module loaded?)", err)
+		t.Fatalf("cannot create a veth pair: %v (is the veth module loaded?)", err)
 	}
 }
 
 // NeedKinds skips a test if the kernel lacks a kind of links (IFLA_INFO_KIND). Under Debian's
-// kernel, which has all kinds, it fails the test instead.
+// kernel, which has all kinds, NeedKinds fails the test instead.
 func NeedKinds(t *testing.T, kinds ...string) {
 	t.Helper()
 	c := dial(t)
@@ -148,7 +148,7 @@ func NeedKinds(t *testing.T, kinds ...string) {
 		case strings.Contains(release(t), "deb"):
 			t.Fatalf("the kernel %s has no links of kind %s: is the module loaded?", release(t), kind)
 		default:
-			t.Skipf("this kernel has no links of kind %s; the product kernel has", kind)
+			t.Skipf("this kernel has no links of kind %s; the product kernel has them", kind)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func SetUp(t *testing.T, name string, up bool) {
 	t.Helper()
 	c := dial(t)
 	if err := setUp(c, index(t, c, name), up); err != nil {
-		t.Fatalf("link %s: cannot set up %v: %v", name, up, err)
+		t.Fatalf("link %s: cannot set the state up to %v: %v", name, up, err)
 	}
 }
 
@@ -254,7 +254,7 @@ func addAddresses(c *rtnetlink.Conn, link uint32, addresses []string) error {
 			m.Family, m.Attributes.Flags = unix.AF_INET6, unix.IFA_F_NODAD
 		}
 		if err := c.Address.New(m); err != nil {
-			return fmt.Errorf("cannot give it %s: %w", p, err)
+			return fmt.Errorf("cannot add the address %s: %w", p, err)
 		}
 	}
 	return setUp(c, link, true)
@@ -289,7 +289,7 @@ func index(t *testing.T, c *rtnetlink.Conn, name string) uint32 {
 			return l.Index
 		}
 	}
-	t.Fatalf("link %s: is not there", name)
+	t.Fatalf("link %s: does not exist", name)
 	return 0
 }
 
@@ -318,7 +318,7 @@ func NewOther(t *testing.T) *Namespace {
 		}
 	}()
 	if err := <-ready; err != nil {
-		t.Fatalf("cannot make a network namespace: %v", err)
+		t.Fatalf("cannot create a network namespace: %v", err)
 	}
 	t.Cleanup(func() {
 		close(o.work)
@@ -328,7 +328,7 @@ func NewOther(t *testing.T) *Namespace {
 }
 
 // Do runs f in the namespace. Sockets that f opens stay in the namespace. Goroutines that f starts
-// do not run in it.
+// do not run in the namespace.
 func (o *Namespace) Do(f func()) {
 	done := make(chan struct{})
 	o.work <- func() {
@@ -352,7 +352,8 @@ func (o *Namespace) MoveLink(t *testing.T, name string) {
 	o.SetUp(t, name, true)
 }
 
-// SetUp sets a link of the namespace up or down, which changes the carrier of the other end.
+// SetUp sets a link of the namespace up or down. If the link is an end of a veth pair, this changes
+// the carrier of the other end.
 func (o *Namespace) SetUp(t *testing.T, name string, up bool) {
 	t.Helper()
 	var err error
@@ -366,7 +367,7 @@ func (o *Namespace) SetUp(t *testing.T, name string, up bool) {
 		if links, err = c.Link.List(); err != nil {
 			return
 		}
-		err = fmt.Errorf("is not there")
+		err = fmt.Errorf("does not exist")
 		for _, l := range links {
 			if l.Attributes.Name == name {
 				err = setUp(c, l.Index, up)

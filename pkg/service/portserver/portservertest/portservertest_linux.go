@@ -54,9 +54,9 @@ func Connect(t *testing.T, address string, connections int) (hangUp func()) {
 // inside is an environment variable of the child process. Its value is the directory of the test.
 const inside = "ORLOP_TEST_CONFINED"
 
-// Confined calls do in a child process that runs only this test, because a process cannot undo its
-// restrictions. The child also runs the test from its beginning to the call of Confined. dir is a
-// directory to which every user can write.
+// Confined calls the function do in a child process that runs only this test, because a process
+// cannot undo its restrictions. The child also runs the test from its beginning to the call of
+// Confined. The argument of do is a directory to which every user can write.
 func Confined(t *testing.T, do func(dir string)) {
 	t.Helper()
 	if dir := os.Getenv(inside); dir != "" {
@@ -78,7 +78,8 @@ func Confined(t *testing.T, do func(dir string)) {
 }
 
 // LeaveRoot changes the user and the group of a process that runs as root. Before the change, it
-// checks that giveUpPrivileges rejects root. It does nothing if the process runs as another user.
+// checks that giveUpPrivileges rejects root. LeaveRoot does nothing if the process runs as another
+// user.
 func LeaveRoot(t *testing.T, user int, giveUpPrivileges func() error) {
 	t.Helper()
 	if os.Getuid() != 0 {

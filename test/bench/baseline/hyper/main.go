@@ -32,7 +32,7 @@ func main() {
 	case "kubelet":
 		c = kubelet.NewKubeletCommand(context.Background())
 	default:
-		fmt.Fprintf(os.Stderr, "hyper: %s: is no component; link one of their names to this file\n", name)
+		fmt.Fprintf(os.Stderr, "hyper: %s is no program of Kubernetes or etcd; start hyper through a link with the name of a program\n", name)
 		os.Exit(2)
 	}
 	if c.Execute() != nil {

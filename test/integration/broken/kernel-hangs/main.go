@@ -57,9 +57,9 @@ func hang() error {
 	if err != nil {
 		return err
 	}
-	// The signature of Debian no longer matches the changed module, and is removed. The kernel
-	// accepts an unsigned driver, because the Makefile builds this version without the arguments
-	// that forbid it.
+	// Debian's signature does not match the changed module. Without the text at the end of the
+	// file, the kernel treats the module as unsigned. It accepts an unsigned module, because the
+	// Makefile builds this version without the kernel arguments that forbid unsigned modules.
 	module = bytes.TrimSuffix(module, []byte("~Module signature appended~\n"))
 	if module, err = endless(module); err != nil {
 		return fmt.Errorf("module %s: %w", driver, err)

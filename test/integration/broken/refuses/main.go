@@ -1,7 +1,8 @@
-// Command refuses makes a wrapped program that refuses one job of the program. The wrapped program
-// is a file with the executable of refuses, the whole program, and the name of the job. If the file
-// is executed under the name of the job, or with this name as the first argument, it ends
-// immediately. Otherwise it executes the program.
+// Command refuses wraps a program that does several jobs, such as machined, so that one job fails.
+// The job of a program is the name under which it is executed, or its first argument. The wrapped
+// program is a file with the executable of refuses, the original program, and the name of the job.
+// If it is executed for this job, it ends immediately with an error. Otherwise it executes the
+// original program.
 //
 //	refuses -pack PROGRAM JOB OUT   writes a wrapped program
 package main

@@ -127,6 +127,6 @@ func button() error {
 	case err := <-pressed:
 		return err
 	case <-time.After(2 * time.Minute):
-		return fmt.Errorf("nobody pressed the power button")
+		return fmt.Errorf("the power button was not pressed within 2 minutes")
 	}
 }
