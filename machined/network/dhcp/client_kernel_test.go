@@ -137,9 +137,10 @@ func TestRebindKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	plan := dhcptest.Plan{Offer: clientAddress, Lease: 4 * time.Second, Options: []dhcpv4.Option{
-		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
-		dhcptest.Seconds(dhcpv4.OptionRebindingTimeValue, 2*time.Second),
+	// Each phase lasts for several seconds, so that a busy computer does not skip a phase.
+	plan := dhcptest.Plan{Offer: clientAddress, Lease: 10 * time.Second, Options: []dhcpv4.Option{
+		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, 2*time.Second),
+		dhcptest.Seconds(dhcpv4.OptionRebindingTimeValue, 6*time.Second),
 	}}
 	b := newBed(t, plan, nil)
 	b.wait(t, "bound", bound)
