@@ -76,8 +76,9 @@ var layers = []layer{
 	{"tests", true, []string{"test/..."}},
 }
 
-// engines are the packages of pkg that run tasks, with a rank; all other packages have rank 0. A
-// package of pkg imports only engines of a lower rank.
+// engines are the packages of pkg that run tasks, with a rank; all other packages have rank 0. In
+// pkg, an engine may import only engines of a lower rank, and a package that is no engine may
+// import no engine.
 var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2}
 
 // withoutEngines are the programs that import only packages of pkg, and no engine except pkg/cell.
@@ -112,8 +113,8 @@ func layerOf(pkg string) int {
 	return -1
 }
 
-// root returns the directory to which a package belongs: the first element of its path, or the
-// first two elements below pkg and machined.
+// root returns the directory to which a package belongs: pkg/NAME or machined/NAME for a package
+// below pkg or machined, and otherwise the first element of its path.
 func root(pkg string) string {
 	e := strings.SplitN(pkg, "/", 3)
 	if len(e) > 1 && (e[0] == "pkg" || e[0] == "machined") {

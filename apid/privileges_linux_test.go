@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo, a process has threads that Go's runtime does not know, and system calls on all threads
-// fail. apid is built without cgo.
+// With cgo, a process has threads that Go's runtime does not know, and syscall.AllThreadsSyscall
+// fails. apid is built without cgo.
 
 package apid
 

@@ -31,7 +31,7 @@ func readFirmware(drivers *kmod.Index) firmware {
 	}
 	f := firmware{uefi: true}
 	if err := f.read(drivers); errors.Is(err, fs.ErrNotExist) {
-		f.problem = "the boot image did not report it; it never does from the network"
+		f.problem = "the boot image did not report its partition; after a network boot, it never does"
 	} else if err != nil {
 		f.problem = err.Error()
 	}

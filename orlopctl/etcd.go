@@ -151,7 +151,7 @@ func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 	if s.Restored != nil {
 		iostreams.Row(w, "RESTORED", s.Restored.At.AsTime().Format(time.RFC3339), restoredText(s.Restored)+", by "+s.Restored.By)
 	}
-	number("UNDO", s.UndoSize, "what that has replaced, "+format.Size(s.UndoSize)+": `orlopctl etcd restore --undo`")
+	number("UNDO", s.UndoSize, "the data before the restore, "+format.Size(s.UndoSize)+": `orlopctl etcd restore --undo`")
 }
 
 // restoredText describes the restored data, and names the revision that it replaced.

@@ -185,8 +185,9 @@ func trustRevokeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 		Long: "Revoke a certificate, or all certificates with a name. A machine or an operator CA can have issued them. The\n" +
 			"revocation takes effect immediately, ends running calls, and survives restarts and upgrades. With --serial or\n" +
 			"--certificate, the command revokes the whole lineage of the certificate: the first certificate and all its\n" +
-			"renewals. With --name, it revokes all certificates with that name. Certificates that the holder of a revoked\n" +
-			"certificate issued for others stay valid (BY in `orlopctl trust list`). You cannot revoke your own certificate.\n\n" +
+			"renewals. With --name, it revokes all certificates with that name. It does not revoke certificates that the\n" +
+			"holder has issued for others; the column BY of `orlopctl trust list` shows the issuer. You cannot revoke your own\n" +
+			"certificate.\n\n" +
 			"The command calls all endpoints of the context, or the machines of --nodes, concurrently. It reports each\n" +
 			"machine that it could not reach, and its exit status is that of the first such machine. Machines also sync\n" +
 			"revocations from the machines in Cluster.spec.controlPlanes.",
@@ -236,13 +237,16 @@ func revoke(ios *iostreams.Streams, conn *connect.Connector, r *api.RevokeReques
 		return err
 	}
 	errs := f.All(ctx, ask)
-	// Only the machine that issued a certificate knows the first certificate of its lineage. The
-	// command sends the serial number of this first certificate to all machines again.
+	// Only a machine that issued a certificate of the lineage can name the first certificate of the
+	// lineage. If a machine names it, the command calls all machines a second time, with the serial
+	// number of this first certificate.
 	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Lineage != r.Serial }); i >= 0 && r.Serial != "" {
 		r.Serial = answers[i].Revocation.Lineage
 		errs = f.All(ctx, ask)
 	}
-	issued := r.Serial == "" // a called machine issued it; true for a name
+	// issued is true if a called machine issued the certificate. A revocation by name needs no
+	// issuer.
+	issued := r.Serial == ""
 	for i, answer := range answers {
 		if answer == nil {
 			continue
@@ -257,7 +261,7 @@ func revoke(ios *iostreams.Streams, conn *connect.Connector, r *api.RevokeReques
 		}
 	}
 	if !issued && ios.Human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
-		ios.Errorln("none of the called machines has issued it: unless the number is the whole serial of the first certificate of the lineage, other certificates of the lineage stay valid")
+		ios.Errorln("none of the called machines has issued it. If the number is not the complete serial number of the lineage's first certificate, the lineage's other certificates stay valid")
 	}
 	return f.Failed(ios, errs, "call it again when they answer")
 }

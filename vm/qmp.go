@@ -118,7 +118,8 @@ func (q *qmp) await(ctx context.Context, command string, answer <-chan qmpMessag
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	// select chooses at random when QEMU answers and then ends. The answer is valid.
+	// If QEMU answers and then ends, both channels are ready, and select may choose q.ended. The
+	// answer is still valid.
 	select {
 	case m := <-answer:
 		return m.result(command)

@@ -47,8 +47,9 @@ func onMedium(t *testing.T, client string, operators ...string) []byte {
 	return []byte(text)
 }
 
-// seeded returns a manager of a machine without a configuration, which finds a medium with
-// documents, and the lines on the console. owner returns the CAs of the machine's operator.
+// seeded returns two values: a manager of a machine without a configuration, which finds the
+// documents on a medium, and the lines on the console. owner returns the CAs of the machine's
+// operator.
 func seeded(t *testing.T, owner func() ([]byte, error), inMemory bool, documents []byte) (*Manager, *[]string) {
 	t.Helper()
 	var console []string

@@ -162,9 +162,9 @@ func TestDomains(t *testing.T) {
 	}
 }
 
-// TestGate checks that the reconciliation stops after a failure of the domain credentials, but
-// continues after a failure of another domain. It also checks which domains continue after a failed
-// operation.
+// TestGate checks that the reconciliation skips the later domains if the domain credentials fails,
+// but not if another domain fails. It also checks which domains perform their remaining operations
+// after a failed operation.
 func TestGate(t *testing.T) {
 	for failing, want := range map[string]string{
 		"firewall":    "firewall host api credentials",
@@ -348,7 +348,7 @@ func TestFirewallDomain(t *testing.T) {
 	}
 }
 
-// TestFileDomains checks for the real credentials of apid and of a node that a reconciliation
+// TestFileDomains uses the real credentials of apid and of a node. It checks that a reconciliation
 // performs the operations of drift and dry run, and that none remains.
 func TestFileDomains(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

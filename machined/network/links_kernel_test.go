@@ -126,8 +126,9 @@ func belongs(member, master string) func(network.State) bool {
 	}
 }
 
-// isolated runs the test in its own namespace (rtnltest.Isolate). It returns true in this
-// namespace, and skips the test if the kernel does not support one of the kinds of links.
+// isolated runs the test again in a child process with its own namespaces (rtnltest.Isolate). It
+// returns true in the child, and false in the parent. The child skips the test if the kernel does
+// not support one of the kinds of links.
 func isolated(t *testing.T, kinds ...string) bool {
 	t.Helper()
 	if !rtnltest.Isolate(t) {
@@ -287,8 +288,9 @@ func TestWireGuardKernel(t *testing.T) {
 	}
 }
 
-// TestTakenLinksKernel checks that TakenLinks returns the names of new links that other links
-// already have. It omits a name that the active configuration already has.
+// TestTakenLinksKernel checks that TakenLinks returns each name of a virtual link in the next
+// configuration that hardware or another component already has. It omits names that were also taken
+// in the previous configuration.
 func TestTakenLinksKernel(t *testing.T) {
 	if !isolated(t, "bridge") {
 		return

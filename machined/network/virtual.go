@@ -27,9 +27,9 @@ type Bond struct {
 	Mode     string // "802.3ad", "active-backup" or "balance-xor"
 	Rate     string // LACP rate, "slow" or "fast"; empty unless the mode is 802.3ad
 	Hash     string // "layer2", "layer2+3" or "layer3+4"
-	MinLinks int    // number of members with a carrier that the bond needs for its own carrier
-	// Primary is the preferred member: a selector in a configuration, a name in a plan and in the
-	// kernel. It is empty if no member is preferred.
+	MinLinks int    // the bond has a carrier only if at least so many members have a carrier
+	// Primary is the preferred member. In a configuration it is a selector; in a plan and in the
+	// kernel it is a name. It is empty if no member is preferred.
 	Primary string
 	MII     time.Duration // interval of carrier tests; 0 turns them off
 	// delay until the bond uses a member that has a carrier again (Up), and until it stops using a
@@ -41,8 +41,8 @@ type Bond struct {
 
 // VLAN is a link for the frames of its parent that have a certain tag (IEEE 802.1Q).
 type VLAN struct {
-	// Parent is the link that sends and receives the tagged frames: a selector in a configuration,
-	// a name in a plan and in the kernel.
+	// Parent is the link that sends and receives the tagged frames. In a configuration it is a
+	// selector; in a plan and in the kernel it is a name.
 	Parent string
 	ID     int
 }
@@ -213,8 +213,8 @@ func (v Virtual) created() Virtual {
 	return v
 }
 
-// values describes the settings with the given names for the operator. If the link has no setting
-// of a name, for example for a peer that is not wanted any more, the text calls it removed.
+// values describes the settings with the given names for the operator. A name without a setting,
+// for example the name of a peer that is no longer wanted, is called removed.
 func (v Virtual) values(names []string) string {
 	var parts []string
 	for _, name := range names {

@@ -50,11 +50,11 @@ func machineObjects(dir string) (nodespec.MachineObjects, error) {
 
 // WhileMachineObjects calls run while Cluster.spec.kubernetes.machineObjects is enabled, until ctx
 // is done. When the field is disabled, it ends run by run's context. When another of the settings
-// changes, it ends run and calls it again. run returns nil when its context is done; any other
-// return ends WhileMachineObjects with the same value. idle is called while the field is disabled.
-// dir is the directory of the process. WhileMachineObjects reads the file of the settings each
-// second. A watch would cost more: each watcher of fsnotify has a stack of 131 KiB, and a read
-// takes some 13 µs.
+// changes, it ends run and calls it again. While the field is disabled, it calls idle. run must
+// return nil when its context is done. If run returns an error, or returns before its context is
+// done, WhileMachineObjects returns the same value. dir is the directory of the process.
+// WhileMachineObjects reads the file of the settings each second. A watch would cost more: each
+// watcher of fsnotify has a stack of 131 KiB, and a read takes some 13 µs.
 func WhileMachineObjects(ctx context.Context, dir string, idle func(), run func(context.Context, nodespec.MachineObjects) error) error {
 	now, err := machineObjects(dir)
 	if err != nil {

@@ -35,9 +35,9 @@ func Addresses(spec nodespec.Spec) []netip.AddrPort {
 // first address that accepts connections. It resolves all other Services by next.
 //
 // The address of the own machine is first, so an API server does not depend on another machine.
-// While the own component is down, the resolver uses another machine. All API servers write the
-// availability of the API to the same APIService object, and otherwise their values would
-// contradict each other.
+// While the own component is down, the resolver uses another machine. Without this, the API server
+// of this machine would report the API as unavailable, and the other API servers as available, in
+// the same APIService object.
 func LocalResolver(next aggregator.ServiceResolver, addresses []netip.AddrPort) aggregator.ServiceResolver {
 	return localResolver{next, addresses}
 }

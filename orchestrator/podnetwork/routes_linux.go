@@ -11,8 +11,9 @@ import (
 )
 
 // ownMetric is the metric of this package's IPv6 routes. The kernel prefers them to routes with the
-// default metric 1024 (IP6_RT_PRIO_USER). With the default metric, the kernel would merge two
-// routes with gateways. IPv4 has no metric below the default, which is 0.
+// default metric 1024 (IP6_RT_PRIO_USER). With the default metric, the kernel would merge a route
+// of this package and another program's route to the same network, if both have a gateway. IPv4 has
+// no metric below the default, which is 0.
 const ownMetric = 512
 
 // putRoute adds a route of this package, and removes all other routes of the same protocol to the
@@ -20,10 +21,10 @@ const ownMetric = 512
 //
 // putRoute does not use the kernel's replace operation, because another program may have a route to
 // the network with the same metric. The replace operation replaces the first route that it finds
-// (fib_table_insert in net/ipv4/fib_trie.c), which could be that foreign route. If this package's
-// route exists already, the operation fails with EEXIST. So putRoute adds the new route before the
-// existing routes, as `ip route prepend` does, and then deletes its old routes by all their
-// properties.
+// (fib_table_insert in net/ipv4/fib_trie.c), which could be that foreign route. If the first route
+// is foreign, and the wanted route already exists after it, the operation fails with EEXIST. So
+// putRoute adds the new route before the existing routes, as `ip route prepend` does, and then
+// deletes its old routes by all their properties.
 func putRoute(route *netlink.Route) error {
 	if route.Dst.IP.To4() == nil && route.Priority == 0 {
 		route.Priority = ownMetric
@@ -57,10 +58,11 @@ func putRoute(route *netlink.Route) error {
 	return errors.Join(err, deleteRoutes(old))
 }
 
-// oldFirst reports whether the old routes must be deleted before the new route is added. IPv6
-// identifies a route by its next hop alone, and merges routes with different next hops. IPv4
-// deletes the first route that matches the given properties, so the deletion of a route without a
-// source address would also match the new route.
+// oldFirst reports whether the old routes must be deleted before the new route is added. In IPv6
+// they always must: the kernel takes a new route with the same next hop for the old route, and
+// merges a new route with another next hop into the old route. IPv4 deletes the first route that
+// matches the given properties, so the deletion of a route without a source address would also
+// match the new route.
 func oldFirst(route netlink.Route, old []netlink.Route) bool {
 	return route.Dst.IP.To4() == nil || route.Src != nil && slices.ContainsFunc(old, func(r netlink.Route) bool { return r.Src == nil })
 }

@@ -13,8 +13,8 @@ import (
 
 // Countersign copies a bundle and adds the signature of one more key to its statement. It verifies
 // the parts against the statement, but not the existing signatures: the holder of the key must know
-// that the bundle is good. It rejects a bundle that the imager did not create, such as a Copy with
-// an uncompressed root image.
+// that the bundle is good. It rejects a bundle that the imager did not create, for example the
+// bundle of a machine (type Copy), which has an uncompressed root image.
 func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	r := &Reader{tar: tar.NewReader(from)}
 	header, err := r.tar.Next()

@@ -152,8 +152,8 @@ func keepsControlPlanes(before, after *Config) bool {
 	})
 }
 
-// sameKMSKey reports whether a change retains the key of the key manager and whether it encrypts.
-// The credentials for the key manager can then change without an approval.
+// sameKMSKey reports whether a change retains both the key of the key manager and the field
+// Encrypt. The credentials for the key manager can then change without an approval.
 func sameKMSKey(before, after *Config) bool {
 	was, is := kmsOf(before), kmsOf(after)
 	return was.Name() == is.Name() && (was != nil && was.Encrypt) == (is != nil && is.Encrypt)

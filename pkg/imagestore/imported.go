@@ -68,8 +68,8 @@ type Imported struct {
 	store *Store
 
 	mu sync.Mutex
-	// trees maps the digest of the target of an imported name to all blobs of the target, including
-	// the target itself, by their digests.
+	// trees has an entry for each target, by its digest. A target is the manifest or index to which
+	// an imported name refers. The entry has the target and all its blobs, by their digests.
 	trees map[string]map[string]ocispec.Descriptor
 }
 

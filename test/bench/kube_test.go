@@ -19,8 +19,8 @@ func node(status core.ConditionStatus) *core.Node {
 	return &core.Node{Status: core.NodeStatus{Conditions: []core.NodeCondition{{Type: core.NodeReady, Status: status}}}}
 }
 
-// TestUntil checks that the function until starts another watch after a rejected watch, and after a
-// watch that has ended. It ignores an event of an object that is no Node.
+// TestUntil checks that until() starts another watch after a watch was rejected, and after a watch
+// has ended. until() ignores an event of an object that is no Node.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -44,8 +44,8 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// TestUntilRefused checks that the function until ends at its deadline if every watch is rejected.
-// The error contains the reason of the last rejection.
+// TestUntilRefused checks that until() returns at its deadline if every watch is rejected. The
+// error contains the reason of the last rejection.
 func TestUntilRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*retryPause)

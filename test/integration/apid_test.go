@@ -35,7 +35,7 @@ type doorFigures struct {
 	Methods     int `json:"methods"`
 	WithoutRole int `json:"methods_without_role"`
 	// number of methods that a client without a certificate can call
-	CallableByNobody int `json:"methods_callable_by_nobody"`
+	CallableWithoutCertificate int `json:"methods_callable_without_certificate"`
 	// number of pairs of a method and an unauthorized caller; the machine rejected each of them
 	CasesRefused   int          `json:"cases_refused"`
 	DecodersFuzzed int          `json:"decoders_fuzzed"`
@@ -75,8 +75,8 @@ func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(filepath.Join(*versions, "api.json"), append(text, '\n'), 0o644))
 	s.note("api.json: %s", text)
 	switch {
-	case out.WithoutRole != 0 || out.CallableByNobody != 0:
-		ts.Fatalf("%d methods have no role; a client without a certificate can call %d methods", out.WithoutRole, out.CallableByNobody)
+	case out.WithoutRole != 0 || out.CallableWithoutCertificate != 0:
+		ts.Fatalf("%d methods have no role; a client without a certificate can call %d methods", out.WithoutRole, out.CallableWithoutCertificate)
 	case out.Flood.Refused == 0:
 		ts.Fatalf("none of %d handshakes of the flood was rejected", out.Flood.Tried)
 	}
@@ -153,7 +153,7 @@ func (d doorBed) refusals(out *doorFigures) {
 	if d.letsNobodyIn(h) {
 		out.CasesRefused += len(methods)
 	} else {
-		out.CallableByNobody = len(methods)
+		out.CallableWithoutCertificate = len(methods)
 	}
 	for organisation, role := range map[string]api.Role{
 		"": api.Role_ROLE_UNSPECIFIED, pki.RoleMachine: api.Role_ROLE_MACHINE, pki.RoleReader: api.Role_ROLE_READER,

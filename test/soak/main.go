@@ -4,7 +4,8 @@
 //	main.go      flags, and the order of the cuts
 //	record.go    a machine that performs all operations once, while all its writes are recorded
 //	plan.go      the class of each cut, and its instant
-//	replay.go    a cut of the recorded machine: a possible disk, and a machine that boots from it
+//	replay.go    a cut of the recorded machine: a disk as the cut could leave it, and a machine
+//	             that boots from this disk
 //	kill.go      a cut of a running machine
 //	examine.go   reads what the boot loader would read, without a machine
 //	judge.go     the guarantees for a machine at a cut
@@ -53,11 +54,11 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`directory` of the image (disk.raw, manifest.json)")
 	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
 	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`directory` of the operator that the image was built for")
-	f.StringVar(&o.versions, "versions", "build", "`directory` of the versions next, which works, and broken, which does not")
+	f.StringVar(&o.versions, "versions", "build", "`directory` with the subdirectories next (a version that works) and broken (a version that does not)")
 	f.StringVar(&o.out, "out", filepath.Join("build", "soak.json"), "`file` to write; the recording and the failed machines go to a directory beside it")
 	f.IntVar(&o.cuts, "n", 200, "number of cuts")
 	f.IntVar(&o.whole, "whole", 20, "on average, one in this number of cuts is checked completely; 0: none")
-	f.IntVar(&o.examine, "examine", 3, "number of disks that are read, without a machine, for each instant of a write to the ESP or the partition table; 0: none")
+	f.IntVar(&o.examine, "examine", 3, "number of disk contents to examine for each write to the ESP or the partition table: contents that a power cut after this write could leave; they are read without a machine; 0: none")
 	f.Uint64Var(&o.seed, "seed", 0, "seed of the random instants; 0: a random seed")
 	f.BoolVar(&o.resume, "continue", false, "continue an interrupted run with its recording and its seed")
 	classes := f.String("classes", "", "make only cuts of these classes, separated by commas; a cut of the class kill ends the emulator, all other cuts are replayed")

@@ -73,7 +73,8 @@ type world struct {
 	faultless bool
 	// certified maps each ticket to the machines that got certificates with it.
 	certified map[string]*certified
-	removed   map[string]bool // tickets with a removal that any machine has recorded
+	// tickets of removed machines; at least one control-plane machine has recorded the removal
+	removed map[string]bool
 }
 
 // certified describes the machines that got certificates with a ticket.
@@ -123,15 +124,16 @@ type node struct {
 // request is a request for certificates: a machine calls a control-plane machine, which calls the
 // others.
 type request struct {
-	n     *node
-	at    *plane // the control-plane machine that n calls
-	run   int    // the value of at.run when the request began
-	begun time.Time
-	m     trust.Member // the member that n wants to be
-	known bool         // n presents certificates instead of a ticket
-	// knows is the part of the membership about the ticket. The machine at sends it to the others.
+	n      *node
+	called *plane // the control-plane machine that n calls
+	run    int    // the value of called.run when the request began
+	begun  time.Time
+	m      trust.Member // the member that n wants to be
+	known  bool         // n presents certificates instead of a ticket
+	// knows is the part of the called machine's membership that concerns the ticket. The called
+	// machine sends this part to the others.
 	knows    trust.Membership
-	to       []*plane              // the machines that the machine at still has to call
+	to       []*plane              // the machines that the called machine still has to call
 	votes    map[string]bool       // ledgers of the machines that have voted for m
 	bindings []trust.TicketBinding // bindings in the answers of the other machines
 	stored   map[string]bool       // ledgers that contain the member; nil before the decision
@@ -328,7 +330,7 @@ func (w *world) nextStep(n *node, p *plane) {
 		w.say("%s refuses the certificate of %s", p.name, n.name)
 		return
 	}
-	q := &request{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Action == Renew, votes: map[string]bool{}}
+	q := &request{n: n, called: p, run: p.run, begun: w.now, m: m, known: step.Action == Renew, votes: map[string]bool{}}
 	if q.known && !p.ledger.TicketUsed(m.Ticket) { // the ledgers of others may have the ticket
 		synced := 1
 		for _, o := range w.planes {
@@ -371,13 +373,13 @@ func (w *world) step() {
 	}
 	i := w.random.IntN(len(w.requests))
 	q := w.requests[i]
-	if q.at.off || q.at.run != q.run || w.now.Sub(q.begun) > 10*time.Second || w.decide(q) || len(q.to) == 0 {
+	if q.called.off || q.called.run != q.run || w.now.Sub(q.begun) > 10*time.Second || w.decide(q) || len(q.to) == 0 {
 		w.requests = slices.Delete(w.requests, i, i+1)
 		return
 	}
 	p := q.to[0]
 	q.to = q.to[1:]
-	if !w.hears(q.at, p) {
+	if !w.hears(q.called, p) {
 		return
 	}
 	merged, _, err := p.ledger.MergeMembership(q.knows, p.session, w.clock(p))
@@ -386,14 +388,14 @@ func (w *world) step() {
 	}
 	p.ledger = merged
 	if q.stored != nil {
-		if w.hears(p, q.at) && p.ledger.TicketUsed(q.m.Ticket) {
+		if w.hears(p, q.called) && p.ledger.TicketUsed(q.m.Ticket) {
 			q.stored[p.ledger.ID] = true
 		}
 		return
 	}
 	next, err := p.ledger.Vote(q.m, q.known, p.session, w.clock(p))
 	p.ledger = next
-	if !w.hears(p, q.at) {
+	if !w.hears(p, q.called) {
 		return // the vote is recorded, but its answer is lost
 	}
 	if err == nil {
@@ -405,7 +407,7 @@ func (w *world) step() {
 // decide admits the machine if its votes are a quorum. It issues certificates when a majority of
 // the ledgers contains the member. It returns true if the request has ended.
 func (w *world) decide(q *request) bool {
-	p, needs := q.at, trust.Majority(len(w.planes))
+	p, needs := q.called, trust.Majority(len(w.planes))
 	if q.stored == nil {
 		next, _, err := p.ledger.MergeMembership(trust.Membership{Bindings: q.bindings}, p.session, w.clock(p))
 		if err != nil {
@@ -491,7 +493,7 @@ func (w *world) event() {
 		if p.off = !p.off; !p.off {
 			w.start(p)
 		}
-	case 8: // an older copy replaces the ledger of a machine; only one machine has an older copy
+	case 8: // a machine gets an older copy of its ledger, unless another machine has an older copy
 		if !w.faultless && len(p.saved) > 0 && !slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && o.older }) && len(w.planes) > 1 {
 			was := p.saved[w.random.IntN(len(p.saved))]
 			p.ledger, p.knownRemovals, p.older, p.off = was.ledger, maps.Clone(was.knownRemovals), true, false
@@ -542,8 +544,8 @@ func (w *world) await(n *node, by []*plane, what string, holds func() bool) {
 	}
 }
 
-// signedByOnce returns a function with the results of pki.SignedBy that verifies each signature
-// once.
+// signedByOnce returns a function with the same results as pki.SignedBy. The function verifies each
+// signature only once.
 func signedByOnce() func(c *x509.Certificate, cas ...*x509.Certificate) bool {
 	type pair struct{ cert, ca *x509.Certificate }
 	known := map[pair]bool{}
@@ -666,8 +668,8 @@ func TestFaults(t *testing.T) {
 	t.Logf("%d tickets were used in %d runs", joined, seeds)
 }
 
-// TestNext checks the action of Next for each row of the table in its comment, whether the
-// certificates are usable, and the reason.
+// TestNext checks three results of Next for each row of the table in the comment of Next: the
+// action, whether the certificates are usable, and the reason.
 func TestNext(t *testing.T) {
 	issue := func(ca *pki.CA, cn, ticket string, at time.Time, ttl time.Duration) *x509.Certificate {
 		leaf, err := ca.Issue(pki.Spec{CN: cn, Usage: pki.Both, IPs: []netip.Addr{address}, TTL: ttl, Now: at, Key: keys[0], Ticket: ticket})
