@@ -109,7 +109,7 @@ func TestReadProfileRefuses(t *testing.T) {
 		{"unknown compression", "compression: lz4,", "compression: xz,", `root.compression is "xz"`},
 		{"cluster not whole", "clusterSize: 16KiB", "clusterSize: 5KiB", "root.clusterSize"},
 		{"signatures without releaseKeys", "outputs: [disk.raw]", "signatures: 1", "there are no releaseKeys that could sign"},
-		{"a negative number of signatures", "outputs: [disk.raw]", "signatures: -1", "signatures: -1"},
+		{"a negative number of signatures", "outputs: [disk.raw]", "signatures: -1", "signatures is -1"},
 		{"support of 40000 days", "outputs: [disk.raw]", "supportDays: 40000", "supportDays: 40000"},
 		{"a bundle without a signingKey", "outputs: [disk.raw]", "outputs: [orlop.bundle]", "needs a signingKey"},
 		{"no certificate", "outputs: [disk.raw]", "secureBoot: {key: db.key}", "secureBoot.certificate is missing"},

@@ -87,7 +87,7 @@ func checkSigned(t *testing.T, out string) {
 		t.Error(err)
 	}
 	for _, args := range [][]string{{"-key", key}, {"-bundle", "a", "-provenance", "b", "-key", key}, {"-provenance", "b", "-out", "c", "-key", key}} {
-		if err := signBundle(args); err == nil || !strings.Contains(err.Error(), "-key is needed") {
+		if err := signBundle(args); err == nil || !strings.Contains(err.Error(), "-key is required") {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
