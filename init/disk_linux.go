@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
 	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 )
 
@@ -168,20 +169,22 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 		if all := guids[d.disk]; d.number > 0 && d.number <= len(all) {
 			devices[i].partUUID = all[d.number-1]
 		}
-		if _, read := guids[d.name]; read && !isUSB(filepath.Join(dir, d.name)) {
+		if _, read := guids[d.name]; read {
+			link := filepath.Join(dir, d.name)
 			// the attribute of an NVMe disk, or of a SCSI disk
-			devices[i].wwid = attribute(filepath.Join(dir, d.name), "wwid", "device/wwid")
+			devices[i].identity = vpd.Identity{WWID: attribute(link, "wwid", "device/wwid"), Transport: transport(link)}
 		}
 	}
 	return devices, nil
 }
 
-// isUSB reports whether a disk is connected by USB. link is its entry in /sys/class/block. The
-// identifier of such a disk proves nothing: the bridge in its case makes it, and a person who
-// copies the system disk can choose it. So a copy on USB is never a second path to the system disk.
-func isUSB(link string) bool {
-	target, err := os.Readlink(link)
-	return err != nil || strings.Contains(target, "/usb")
+// transport returns the transport of a disk if it is USB, and "" otherwise. link is the entry of
+// the disk in /sys/class/block.
+func transport(link string) string {
+	if target, err := os.Readlink(link); err != nil || strings.Contains(target, "/usb") {
+		return vpd.TransportUSB
+	}
+	return ""
 }
 
 // diskOf returns the disk of a partition. The sysfs directory of a partition is inside the

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
 )
 
 // TestBlockDevices reads a directory like /sys/class/block. Each partition must have its GUID from
-// the partition table. Both disks report an identifier. blockDevices must return the identifier of
-// the SATA disk, and omit that of the USB disk.
+// the partition table. Each disk must have its identifier, and the disk on USB this transport.
 func TestBlockDevices(t *testing.T) {
 	root := t.TempDir()
 	class := filepath.Join(root, "class/block")
@@ -45,9 +46,9 @@ func TestBlockDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []blockDevice{
-		{name: "sda", wwid: "naa.5000c500a1b2c3d4"},
+		{name: "sda", identity: vpd.Identity{WWID: "naa.5000c500a1b2c3d4"}},
 		{name: "sda1", disk: "sda", number: 1, label: "ROOT-A", partUUID: guid},
-		{name: "sdb"},
+		{name: "sdb", identity: vpd.Identity{WWID: "naa.5000c500a1b2c3d4", Transport: "usb"}},
 		{name: "sdb1", disk: "sdb", number: 1, label: "ROOT-A", partUUID: guid},
 	}
 	if len(devices) != len(want) {

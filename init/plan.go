@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/bootenv"
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
 	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
@@ -67,9 +68,8 @@ type blockDevice struct {
 	number   int       // number of a partition in the table; 0 for a disk
 	label    string    // GPT label of a partition
 	partUUID uuid.UUID // unique GUID of a partition; zero if it has not been read
-	// world wide identifier of a disk; empty if the disk has none, is connected by USB, or if init
-	// has not read it
-	wwid string
+	// identity of a disk; zero if init has not read it. The transport is "" if it is not USB.
+	identity vpd.Identity
 }
 
 // parseBlockDevice parses a uevent file below /sys/class/block. Before Linux 6.14 the file has no
@@ -206,15 +206,13 @@ func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, erro
 		"remove the copies", f.partition, len(booted)), disks: booted, final: true}
 }
 
-// samePhysicalDisk reports whether several disks of the kernel are paths to the same physical disk.
-// The kernel shows a disk with two ports or two controllers once for each path.
+// samePhysicalDisk reports whether all these disks are paths to the same physical disk.
 func samePhysicalDisk(disks []string, devices []blockDevice) bool {
-	wwid := map[string]string{}
+	identities := map[string]vpd.Identity{}
 	for _, d := range devices {
-		wwid[d.name] = d.wwid
+		identities[d.name] = d.identity
 	}
-	first := wwid[disks[0]]
-	return first != "" && !slices.ContainsFunc(disks, func(d string) bool { return wwid[d] != first })
+	return !slices.ContainsFunc(disks, func(d string) bool { return !vpd.SamePhysicalDisk(identities[disks[0]], identities[d]) })
 }
 
 // ambiguityMessage returns the console message for a refusal. describe returns the description of a

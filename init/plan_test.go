@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
 )
 
 func TestRootInMemory(t *testing.T) {
@@ -86,9 +88,11 @@ func TestChoose(t *testing.T) {
 	}
 	path := func(name, wwid string) []blockDevice {
 		d := disk(name, esp, ours, other)
-		d[1].wwid = wwid
+		d[1].identity.WWID = wwid
 		return d
 	}
+	usb := path("sdb", "naa.1")
+	usb[1].identity.Transport = vpd.TransportUSB
 	own := disk("vdb", esp, ours, other)
 	// foreign has the same image and another ESP. Its name sorts first.
 	foreign := disk("vda", theirs, ours, other)
@@ -125,6 +129,8 @@ func TestChoose(t *testing.T) {
 			device: "/dev/sda2", slot: "A", others: "/dev/sdb2"},
 		"two paths to one disk, and a clone": {devices: slices.Concat(path("sda", "naa.1"), path("sdb", "naa.1"), path("sdc", "naa.2")), want: ours, firmware: uefi,
 			reason: "which is on 3 disks", disks: "sda sdb sdc", final: true},
+		"a clone on USB that reports the identifier of the disk": {devices: slices.Concat(path("sda", "naa.1"), usb), want: ours, firmware: uefi,
+			reason: "which is on 2 disks", disks: "sda sdb", final: true},
 		"two disks without an identifier": {devices: slices.Concat(path("sda", ""), path("sdb", "")), want: ours, firmware: uefi, reason: "which is on 2 disks",
 			disks: "sda sdb", final: true},
 		"two disks, one without an identifier": {devices: slices.Concat(path("sda", ""), path("sdb", "naa.1")), want: ours, firmware: uefi, reason: "which is on 2 disks",

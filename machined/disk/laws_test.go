@@ -273,7 +273,7 @@ func TestClone(t *testing.T) {
 	for name, c := range map[string]struct {
 		same             []string // partitions with equal GUIDs on both disks
 		mounted, refused bool
-		wwid             string // of the other disk
+		wwid, transport  string // of the other disk
 	}{
 		"clone":                                    {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, refused: true},
 		"clone that was plugged in later":          {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, mounted: true},
@@ -281,13 +281,14 @@ func TestClone(t *testing.T) {
 		"same image":                               {same: []string{layout.RootA}},
 		"another disk":                             {},
 		"another path to the same disk":            {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.1"},
+		"clone on USB with the same identifier":    {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.1", transport: "usb", refused: true},
 		"clone, and both disks have an identifier": {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.2", refused: true},
 	} {
 		for _, path := range []string{"/dev/sda", "/dev/vdb"} {
 			have := model(scenario{mount: c.mounted, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 			have.Disks[0].WWID = "naa.1"
 			other := clone(have).Disks[0]
-			other.Path, other.Boot, other.WWID = path, false, c.wwid
+			other.Path, other.Boot, other.WWID, other.Transport = path, false, c.wwid, c.transport
 			for i := range other.Partitions {
 				have.Disks[0].Partitions[i].UUID = uuid.New()
 				other.Partitions[i].Path = parttable.PartitionPath(path, i+1)

@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/mkfs"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -147,8 +148,7 @@ func checkClones(disk Disk, have Have) error {
 	}
 	esp := disk.Partitions[i].UUID
 	for _, other := range have.Disks {
-		// other is this disk, or another path to it
-		if other.Path == disk.Path || other.WWID != "" && other.WWID == disk.WWID {
+		if other.Path == disk.Path || vpd.SamePhysicalDisk(other.identity(), disk.identity()) {
 			continue
 		}
 		if other.has(esp) && other.has(disk.Root) {
@@ -157,6 +157,10 @@ func checkClones(disk Disk, have Have) error {
 		}
 	}
 	return nil
+}
+
+func (d Disk) identity() vpd.Identity {
+	return vpd.Identity{WWID: d.WWID, Transport: d.Transport}
 }
 
 // has reports whether a partition has the GUID and the GUID is not zero.

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
@@ -105,6 +106,10 @@ func (p *planner) volume(v Volume) Planned {
 	return out
 }
 
+func (d Disk) identity() vpd.Identity {
+	return vpd.Identity{WWID: d.WWID, Transport: d.Transport}
+}
+
 // location is a partition on a disk.
 type location struct {
 	disk      Disk
@@ -116,8 +121,8 @@ type location struct {
 func (p *planner) find(r Record) (*location, string) {
 	var found []location
 	for _, d := range p.have.Disks {
-		if d.WWID != "" && slices.ContainsFunc(found, func(l location) bool { return l.disk.WWID == d.WWID }) {
-			continue // the kernel shows the same physical disk a second time
+		if slices.ContainsFunc(found, func(l location) bool { return vpd.SamePhysicalDisk(l.disk.identity(), d.identity()) }) {
+			continue
 		}
 		for _, part := range d.Partitions {
 			if !d.Boot && part.UUID == r.Partition {

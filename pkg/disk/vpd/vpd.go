@@ -19,3 +19,19 @@ func Serial(page []byte) string {
 	text := page[head:min(len(page), head+int(binary.BigEndian.Uint16(page[2:])))]
 	return strings.Trim(string(text), " \x00")
 }
+
+// Identity is the identity that a disk reports: its world wide identifier, such as
+// "naa.5000c500a1b2c3d4" (from page 0x83; empty if it has none), and its transport, such as "sata".
+type Identity struct{ WWID, Transport string }
+
+// TransportUSB is the transport of a disk on USB.
+const TransportUSB = "usb"
+
+// SamePhysicalDisk reports whether two disks of the kernel are paths to the same physical disk. The
+// kernel shows a disk with two ports or two controllers once for each path.
+//
+// The identifier of a disk on USB proves nothing: the bridge in its case makes it, and a person who
+// copies a disk can choose it. So a disk on USB is never a second path to another disk.
+func SamePhysicalDisk(a, b Identity) bool {
+	return a.WWID != "" && a.WWID == b.WWID && a.Transport != TransportUSB && b.Transport != TransportUSB
+}
