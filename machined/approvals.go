@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	machinedapi "github.com/orlop-os/orlop/machined/api"
@@ -71,12 +72,15 @@ func checkRollback(ctx context.Context, m *machine, saved []byte, force bool) er
 }
 
 // checkReturningCAs returns an error if a rollback from the configuration now to saved documents
-// makes the machine trust a CA again that was removed since the upgrade. It accepts documents that
-// this version cannot read, because only the other version reads them.
+// makes the machine trust a CA again that was removed since the upgrade, or if this version cannot
+// read the documents. Without saved documents, a rollback retains the configuration.
 func checkReturningCAs(now *config.Config, saved []byte) error {
-	then, problems := config.Parse("", saved)
-	if now == nil || then == nil || len(problems) > 0 {
+	if now == nil || saved == nil {
 		return nil
+	}
+	then, problems := config.Parse("", saved)
+	if err := problems.Err(); err != nil {
+		return fmt.Errorf("this version cannot read the saved configuration of the previous version, so it cannot tell which CAs the machine would trust again; use --force to trust them: %w", err)
 	}
 	owner, err := ownership.Owner()
 	if err != nil {

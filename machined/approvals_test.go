@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/approvals"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // withRule returns a configuration with a rule for approvals.
@@ -86,5 +87,36 @@ func TestKeepsGuarded(t *testing.T) {
 		if got := keepsGuarded(now.Approvals(), now, c.saved); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
+	}
+}
+
+// TestCheckReturningCAs checks which rollbacks need force without a rule for approvals: to a
+// configuration with an operator CA that was removed since, and to an unreadable one.
+func TestCheckReturningCAs(t *testing.T) {
+	ca, err := pki.NewCA("former", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former, err := config.ParseCertificate(string(ca.CertPEM()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := config.New("cp1", config.RoleControlPlane)
+	for _, c := range []struct {
+		name  string
+		saved []byte
+		says  string // part of the error; empty if the rollback is accepted
+	}{
+		{"no saved documents", nil, ""},
+		{"the same configuration", config.Marshal(now), ""},
+		{"a removed operator CA", config.Marshal(config.New("cp1", config.RoleControlPlane).WithOperatorCAs(former)), `"former"`},
+		{"unreadable", []byte("kind: Machine\nspec: {unknown: 1}\n"), "cannot read the saved configuration"},
+	} {
+		if err := checkReturningCAs(now, c.saved); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if err := checkReturningCAs(nil, config.Marshal(now)); err != nil {
+		t.Errorf("without a configuration: %v", err)
 	}
 }

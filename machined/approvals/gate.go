@@ -73,6 +73,9 @@ func (g *Gate) CheckChange(rule *config.Approvals, method string, changes map[st
 // CheckRollback is Check for a rollback that changes guarded fields. rule is the rule before the
 // rollback.
 func (g *Gate) CheckRollback(rule *config.Approvals, method string, content map[string]string, file []byte) (by []string, err error) {
+	if rule == nil {
+		return nil, nil
+	}
 	return g.check(rule, approval.Call{Method: method, Content: content}, file)
 }
 

@@ -151,6 +151,9 @@ func TestRule(t *testing.T) {
 	if _, err := s.gate().CheckChange(rule, apply, changes, file); err != nil {
 		t.Error(err)
 	}
+	if _, err := s.gate().CheckRollback(nil, "/x", nil, nil); err != nil {
+		t.Errorf("without a rule: %v", err)
+	}
 	if _, err := s.gate().CheckChange(rule, apply, nil, nil); err != nil {
 		t.Errorf("no change: %v", err)
 	}

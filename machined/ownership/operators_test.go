@@ -9,21 +9,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
+// authority returns a new CA with a common name.
+func authority(t *testing.T, name string) config.Certificate {
+	t.Helper()
+	ca, err := pki.NewCA(name, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.ParseCertificate(string(ca.CertPEM()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // TestCheckMedium checks that a boot medium cannot add or remove operators of a claimed machine,
 // and that the error names the field.
 func TestCheckMedium(t *testing.T) {
-	authority := func() config.Certificate {
-		ca, err := pki.NewCA("operator", time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := config.ParseCertificate(string(ca.CertPEM()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	mine, second, others := authority(), authority(), authority()
+	mine, second, others := authority(t, "operator"), authority(t, "operator"), authority(t, "operator")
 	machine := func(cas ...config.Certificate) *config.Config {
 		return config.New("a", config.RoleControlPlane).WithOperatorCAs(cas...)
 	}

@@ -21,15 +21,16 @@ func CheckRollback(now, then *config.Config, owner []byte) error {
 	}
 	var returning []string
 	trusted := trustedCAs(now, owners)
-	for i, list := range trustedCAs(then, owners) {
-		for _, ca := range list.cas {
+	for field, cas := range trustedCAs(then, owners) {
+		for _, ca := range cas {
 			key := pki.Fingerprint(ca)
-			if !slices.ContainsFunc(trusted[i].cas, func(o *x509.Certificate) bool { return pki.Fingerprint(o) == key }) {
-				returning = append(returning, fmt.Sprintf("%s: %q, %s", list.field, ca.Subject.CommonName, key))
+			if !slices.ContainsFunc(trusted[field], func(o *x509.Certificate) bool { return pki.Fingerprint(o) == key }) {
+				returning = append(returning, fmt.Sprintf("%s: %q, %s", field, ca.Subject.CommonName, key))
 			}
 		}
 	}
 	if len(returning) > 0 {
+		slices.Sort(returning)
 		return fmt.Errorf("the machine would again trust CAs that were removed from its configuration since the upgrade (%s); upgrade to another version instead, or use --force to trust them",
 			strings.Join(returning, "; "))
 	}
@@ -47,40 +48,23 @@ func parseOwners(owner []byte) ([]*x509.Certificate, error) {
 	return cas, nil
 }
 
-type caList struct {
-	field string
-	cas   []*x509.Certificate
-}
-
-// trustedCAs returns the CAs that a configuration trusts. Each configuration has the same lists in
-// the same order.
-func trustedCAs(c *config.Config, owners []*x509.Certificate) []caList {
-	operators := caList{"Machine.spec.trust.operatorCAs", owners}
-	if own := c.Machine.Spec.Trust.OperatorCAs; len(own) > 0 {
-		operators = newCAList(operators.field, config.Certificate{}, own)
+// trustedCAs returns the CAs that a configuration trusts, by the field with the CAs.
+func trustedCAs(c *config.Config, owners []*x509.Certificate) map[string][]*x509.Certificate {
+	const operators = "Machine.spec.trust.operatorCAs"
+	out := map[string][]*x509.Certificate{}
+	for _, ca := range c.Machine.Spec.Trust.OperatorCAs {
+		out[operators] = append(out[operators], ca.X509())
 	}
-	var p config.PKI
-	if c.Cluster != nil {
-		p = c.Cluster.Spec.PKI
+	if len(out) == 0 {
+		out[operators] = owners
 	}
-	return []caList{
-		operators,
-		newCAList("Cluster.spec.pki.client", p.Client.Cert, p.Accepted.Client),
-		newCAList("Cluster.spec.pki.machine", p.Machine.Cert, p.Accepted.Machine),
-		newCAList("Cluster.spec.pki.kubernetes", p.Kubernetes.Cert, p.Accepted.Kubernetes),
-		newCAList("Cluster.spec.pki.etcd", p.Etcd.Cert, p.Accepted.Etcd),
-		newCAList("Cluster.spec.pki.frontProxy", p.FrontProxy.Cert, p.Accepted.FrontProxy),
+	if c.Cluster == nil {
+		return out
 	}
-}
-
-// newCAList returns the list of a CA that issues certificates (zero for none) and of accepted CAs.
-func newCAList(field string, issuer config.Certificate, accepted []config.Certificate) caList {
-	list := caList{field: field}
-	if !issuer.IsZero() {
-		list.cas = append(list.cas, issuer.X509())
+	for name, cas := range c.Cluster.Spec.PKI.Trusted() {
+		for _, ca := range cas {
+			out["Cluster.spec.pki."+name] = append(out["Cluster.spec.pki."+name], ca.X509())
+		}
 	}
-	for _, ca := range accepted {
-		list.cas = append(list.cas, ca.X509())
-	}
-	return list
+	return out
 }

@@ -3,27 +3,14 @@ package ownership
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // TestCheckRollback checks that a rollback is rejected if the machine would trust a removed CA
 // again, and that the error names the field and the CA.
 func TestCheckRollback(t *testing.T) {
-	authority := func(name string) config.Certificate {
-		ca, err := pki.NewCA(name, time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := config.ParseCertificate(string(ca.CertPEM()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	owner, first, second := authority("owner"), authority("first"), authority("second")
+	owner, first, second := authority(t, "owner"), authority(t, "first"), authority(t, "second")
 	machine := func(cas ...config.Certificate) *config.Config {
 		return config.New("a", config.RoleControlPlane).WithOperatorCAs(cas...)
 	}

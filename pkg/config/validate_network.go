@@ -50,7 +50,7 @@ func (v networkValidator) timeServer(server string) *wrong {
 	a, err := netip.ParseAddr(server)
 	switch {
 	case err == nil:
-		w := cmp.Or(serverProblem(a), v.cfg.notElsewhere(a, "time server"))
+		w := cmp.Or(serverProblem(a), v.cfg.remoteProblem(a, "time server"))
 		if w != nil {
 			w.expected = want
 		}
@@ -442,9 +442,9 @@ func (l *Link) noHost(addr netip.Addr) bool {
 	})
 }
 
-// notElsewhere returns the problem of an address that no other machine can have: an address of this
-// machine, or one for which noHost is true. server is the kind of server that should have it.
-func (c *Config) notElsewhere(addr netip.Addr, server string) *wrong {
+// remoteProblem returns the problem of the address of a server if no other machine can have this
+// address: this machine has it, or noHost is true for it. server is the kind of server.
+func (c *Config) remoteProblem(addr netip.Addr, server string) *wrong {
 	expected := "the address of a " + server
 	if own := c.ownAddress(addr); own != "" {
 		return &wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no %s runs", addr, own, server), expected: expected}
@@ -496,7 +496,7 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 		if !server.IsValid() {
 			continue
 		}
-		if w := cmp.Or(resolverProblem(server), v.cfg.notElsewhere(server, "resolver")); w != nil {
+		if w := cmp.Or(resolverProblem(server), v.cfg.remoteProblem(server, "resolver")); w != nil {
 			v.on(at, *w)
 		}
 		v.unique(at, "servers", server.String(), i, seen)

@@ -35,6 +35,19 @@ func (k *PKI) authorities() []namedAuthority {
 	}
 }
 
+// Trusted returns the certificates that the cluster trusts, by the name of the CA ("client"): that of
+// the CA that issues, if it is set, and those of the accepted CAs.
+func (k *PKI) Trusted() map[string][]Certificate {
+	out := map[string][]Certificate{}
+	for _, a := range k.authorities() {
+		if !a.pair.Cert.IsZero() {
+			out[a.name] = append(out[a.name], a.pair.Cert)
+		}
+		out[a.name] = append(out[a.name], a.accepted...)
+	}
+	return out
+}
+
 // purpose is the purpose of a certificate (extended key usage, RFC 5280, 4.2.1.12). If a CA has
 // extended key usages, Go and OpenSSL accept its certificates for these purposes only.
 type purpose struct {
