@@ -32,8 +32,9 @@ const (
 	// addition to the message that apid is reading. Without this limit, gRPC enlarges the window up
 	// to 16 MiB.
 	streamWindow = 256 << 10
-	// flow-control window of a connection: the bytes of all its calls that are in transit. A small
-	// window is sufficient, because gRPC reads these bytes at once.
+	// flow-control window of a connection: the bytes of all its calls that gRPC has not yet
+	// read. gRPC reads them immediately and does not wait for apid, so this window can be smaller
+	// than the sum of the windows of all calls.
 	connWindow = 1 << 20
 	// concurrent connections of operators and other clients with a certificate, without the
 	// machines of the cluster

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// makeISO writes the boot medium, if the profile requests it. The medium has a FAT file system with
-// the boot image that contains its root, at the standard path for firmware. Two entries refer to
+// makeISO writes the boot medium, if the profile requests it. The medium has a FAT file
+// system. At the standard path for firmware, this file system has the boot image of a network boot,
+// which contains the root. Two entries refer to
 // the same file system: El Torito's entry for UEFI, for a CD, and an entry of a partition table,
 // for a USB stick.
 func (b *Build) makeISO() error {
@@ -31,7 +32,7 @@ func (b *Build) makeISO() error {
 	}
 	const mib = 1 << 20
 	fat := filepath.Join(dir, "efi.img")
-	size := (int64(len(image))/mib + 4) * mib // FAT itself needs about a hundredth of it
+	size := (int64(len(image))/mib + 4) * mib // the tables of FAT need less than 4 MiB
 	if err := os.WriteFile(fat, nil, 0o644); err != nil {
 		return err
 	}

@@ -26,19 +26,22 @@ type Manifest struct {
 	RootPartition string `json:"rootPartition"`
 	CommandLine   string `json:"commandLine"`
 	GoVersion     string `json:"goVersion"`
-	// Pins are the dates of the packages and modules.
+	// Pins has the dates of the pinned Debian packages and Go modules (pins.json). Their versions
+	// are in Inputs and in the programs.
 	Pins Pins `json:"pins"`
 	// Tools are the versions of the Debian packages on the building computer that influence the
 	// bytes of the artifacts, by package.
 	Tools map[string]string `json:"tools"`
-	// Inputs are the pinned inputs of the build; Artifacts are its results.
+	// Inputs are the pinned inputs of the build, Programs are the programs that it compiles, and
+	// Artifacts are its results.
 	Inputs    []HashedFile `json:"inputs"`
 	Programs  []HashedFile `json:"programs"`
 	Artifacts []HashedFile `json:"artifacts"`
 	// Parts are the sizes of the parts of the root, before erofs compresses it.
 	Parts []Part `json:"parts"`
 	// Boot are the sizes of the parts of the unified kernel image.
-	Boot        []Part   `json:"boot"`
+	Boot []Part `json:"boot"`
+	// Executables are the paths of all executable files of the root, also of those from Debian.
 	Executables []string `json:"executables"`
 }
 

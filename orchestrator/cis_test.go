@@ -336,7 +336,7 @@ var benchmark = []struct {
 		{id: "1.2.8", wanted: "the authorizer RBAC", check: authorizers("RBAC", true)},
 		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "EventRateLimit is alpha upstream; events expire after `eventTTL` (by default an hour), and API Priority and Fairness limits requests"},
 		{id: "1.2.10", wanted: "no admission plugin AlwaysAdmit", check: has(apiServer, "enable-admission-plugins", "AlwaysAdmit", false)},
-		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry imports its images with `orlopctl image import`, and could not pull them"},
+		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry imports its images with `orlopctl image import`; a machine without peers has no mirror of them (0041), and could not pull them"},
 		{id: "1.2.12", wanted: "ServiceAccount is not disabled", check: unset(apiServer, "disable-admission-plugins")},
 		{id: "1.2.13", wanted: "NamespaceLifecycle is not disabled", check: unset(apiServer, "disable-admission-plugins")},
 		{id: "1.2.14", wanted: "NodeRestriction", check: has(apiServer, "enable-admission-plugins", "NodeRestriction", true)},

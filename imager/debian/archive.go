@@ -104,9 +104,9 @@ func (a *Archive) apt(dir, tool string, args ...string) (string, error) {
 }
 
 // aptConfig returns the settings by which apt uses only the files in dir. apt reads them after this
-// computer's configuration, so proxies, certificates and timeouts of the computer remain. The
-// settings after #clear are removed: they select the computer's own packages, and the programs that
-// run around an update.
+// computer's configuration, so proxies, certificates and timeouts of the computer remain. Each
+// line #clear removes a setting of the computer: its default release, the programs that run before
+// and after an update, and the list of languages, which is then set to none.
 func aptConfig(dir string) string {
 	var b strings.Builder
 	for _, name := range []string{"APT::Default-Release", "APT::Update::Pre-Invoke", "APT::Update::Post-Invoke", "APT::Update::Post-Invoke-Success",
@@ -136,8 +136,9 @@ type mirrors struct{ main, security string }
 const mirrorFormat = "$(LABEL)\t$(ORIGIN)\t$(REPO_URI)"
 
 // parseMirrors returns the first mirror of each archive from lines in mirrorFormat. It ignores
-// archives of other origins. A mirror has the label and the origin of Debian, because both are
-// signed. It fails if the computer has no mirror of an archive.
+// archives of other origins. It recognizes a mirror by the label and the origin of Debian, not by
+// the address, because the archive signs both. It fails if the computer has no mirror of one of the
+// archives.
 func parseMirrors(lines string) (mirrors, error) {
 	var m mirrors
 	for line := range strings.Lines(lines) {

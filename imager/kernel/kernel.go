@@ -1,5 +1,6 @@
-// Package kernel unpacks a Debian kernel package: the kernel itself, and selected modules with
-// their dependencies. The modules are decompressed, and have the indexes of depmod.
+// Package kernel unpacks a Debian kernel package: the kernel itself, and all modules, decompressed
+// and with the indexes of depmod. Select then returns the modules of an image and their
+// dependencies.
 //
 // The profile of a product selects the modules, and init and machined load them.
 package kernel

@@ -32,8 +32,9 @@ var Sources = []Source{
 	{File: "hack/tools/go.mod", Packages: []string{"tool"}},
 	{File: "hack/charts/go.mod", Packages: []string{"./...", "tool"}},
 	{File: "test/conformance/suite/go.mod", Packages: []string{"tool"}},
-	// TestBaselineVersions checks that this file has the versions of go.mod. The container runtime
-	// of the baseline is from imager/components.
+	// The baseline is upstream Kubernetes, with which a benchmark compares the image
+	// (docs/bench.md). TestBaselineVersions checks that this file has the versions of go.mod. The
+	// baseline uses the container runtime of the image, which is in imager/components.
 	{File: "test/bench/baseline/go.mod", Packages: []string{"./...", "tool"}},
 }
 
@@ -56,9 +57,10 @@ const database = "golang.org/x/vulndb"
 // acceptedFile is the list of vulnerabilities that do not affect the image.
 const acceptedFile = "imager/vulnerabilities.json"
 
-// Gather gets the answers of all sources. image are the programs of the image. If all is true,
-// Gather also looks up the modules that only other modules need. A source that fails has an entry
-// in Failed. An error means that a file of the repository has a fault.
+// Gather reads the pins of all Sources, and gets the answers of the services: the go command, the
+// vulnerability database, the module proxy and Debian. image are the programs of the image. If all
+// is true, Gather also looks up the modules that only other modules need. A service that fails has
+// an entry in Failed. An error means that a file of the repository has a fault.
 func Gather(lockFile string, lock debian.Lock, archive *debian.Archive, image []Scan, all bool, now time.Time) (Answers, error) {
 	a := Answers{LockFile: lockFile, Lock: lock, Facts: map[string]Facts{}, Served: map[string]map[string]bool{}}
 	for _, s := range Sources {
@@ -86,9 +88,9 @@ func Gather(lockFile string, lock debian.Lock, archive *debian.Archive, image []
 	return a, nil
 }
 
-// fail records that a source has failed.
-func (a *Answers) fail(source string, err error) {
-	a.Failed = append(a.Failed, source+": "+strings.TrimSpace(err.Error()))
+// fail records that a service has failed.
+func (a *Answers) fail(service string, err error) {
+	a.Failed = append(a.Failed, service+": "+strings.TrimSpace(err.Error()))
 }
 
 // askGo gets the version of the go command, and the published versions of Go.
@@ -186,8 +188,9 @@ func (s Scan) run(url string) ([]Finding, error) {
 	return ParseFindings(bytes.NewReader(out), s.Image)
 }
 
-// askProxy gets the versions of the modules that Wanted selects. It then requests the versions of
-// Probes by name.
+// askProxy gets the versions of the modules that Wanted selects. For each
+// module, it then requests each version that the function Probes returns, and so finds out whether
+// the proxy serves this version (Served).
 func (a *Answers) askProxy(all bool) {
 	byFile := map[string][]Pin{}
 	for _, p := range Wanted(a.Pins, a.Findings, all) {

@@ -118,7 +118,8 @@ func (r *Report) Exit() int {
 	return ExitCurrent
 }
 
-// Answers are the answers of all sources. A source that has failed has an entry in Failed.
+// Answers are the pins, and what the services of Gather say about them. A service that has failed
+// has an entry in Failed.
 type Answers struct {
 	Pins []Pin
 	// Facts has the answers of the go command by module and version ("path@version").
@@ -230,9 +231,9 @@ func (a Answers) moduleItems(all bool) []Item {
 }
 
 // Wanted returns the pins that a report compares. It always contains modules with a known
-// vulnerability. It contains other modules if they do not follow Kubernetes and if a go.mod file
-// names them for its own needs. With all, it also contains the modules that only other modules
-// need.
+// vulnerability. It contains no other module whose version follows from that of Kubernetes
+// (Pin.Follows). Of the rest, it contains the modules that a go.mod file requires directly; with
+// all, also those that only other modules need (Pin.Indirect).
 func Wanted(pins []Pin, findings []Finding, all bool) []Pin {
 	var wanted []Pin
 	for _, p := range pins {

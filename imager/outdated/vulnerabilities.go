@@ -97,8 +97,8 @@ func ParseFindings(r io.Reader, image bool) ([]Finding, error) {
 	return all, nil
 }
 
-// advisories returns the advisories for a version of a module, sorted by ID. If several scans found
-// an advisory, it affects the image if this is true for any of the findings.
+// advisories returns the advisories for a version of a module, sorted by ID. Several scans
+// can find the same advisory. It affects the image if one of these findings says so.
 func advisories(module, version string, findings []Finding) []Advisory {
 	var all []Advisory
 	for _, f := range findings {
@@ -116,7 +116,8 @@ func advisories(module, version string, findings []Finding) []Advisory {
 }
 
 // fixedBy returns the first version with the fixes of all advisories. It ignores accepted
-// advisories and advisories without a fix. It returns the empty string if no fix is missing.
+// advisories, and advisories for which no fix exists. If no other advisory remains, it returns the
+// empty string.
 func fixedBy(all []Advisory) string {
 	fixed := ""
 	for _, a := range all {

@@ -13,8 +13,8 @@
 //	history/N.json  the active configuration with number N (Entry).
 //
 // A change is a single rename or removal, or a sequence of them. A power cut in a sequence leaves
-// the state before or the state after the whole change; a comment at each sequence explains why. A
-// completed change survives a power cut.
+// the state before or the state after the whole change; a comment explains why. A completed
+// change survives a power cut.
 package configstore
 
 import (
@@ -65,12 +65,13 @@ func (s Store) Put(documents []byte) error {
 	if err := s.write(s.current(), documents); err != nil {
 		return err
 	}
+	// A power cut before the removal is harmless: return.json applies to no other configuration.
 	return s.ConfirmTrial()
 }
 
-// StartTrial makes documents the active configuration and starts their trial. If ConfirmTrial does
-// not confirm the trial, the configuration that is active now is restored: by RevertTrial, or by
-// Boot at the next boot. If the configuration that is active now is itself on trial, they restore
+// StartTrial makes documents the active configuration and starts their trial. If no
+// ConfirmTrial follows, the previous configuration becomes active again: by RevertTrial, or by Boot
+// at the next boot. If the previous configuration is itself on trial, RevertTrial and Boot restore
 // the configuration from before its trial.
 func (s Store) StartTrial(documents []byte) error {
 	present, err := read(s.current())
@@ -228,7 +229,8 @@ type Changed struct {
 	Staged   bool // the staged configuration became active
 	// Trial is the trial of the staged configuration that became active; nil if it has none.
 	Trial *StagedTrial
-	// the active configuration is on a trial that ended before this boot: its revert has failed
+	// The revert of an unconfirmed trial has failed, so the configuration of this trial is still
+	// active. Also true if STATE cannot be read.
 	Overdue bool
 }
 

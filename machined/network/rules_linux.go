@@ -36,8 +36,9 @@ func ruleMessage(r Rule) *rtnetlink.RuleMessage {
 	return m
 }
 
-// addRule adds a rule if it does not exist yet. The flag NLM_F_EXCL does not prevent a second copy
-// of a rule, because the kernel also compares attributes that only the kernel sets.
+// addRule adds a rule, unless readRules returns an equal rule. The flag NLM_F_EXCL alone does not
+// prevent every second copy, because the kernel also compares attributes that only the kernel sets.
+// If it does report EEXIST, the equal rule is that of another component.
 func (k *Kernel) addRule(r Rule) error {
 	have, err := k.readRules()
 	if err != nil || slices.Contains(have, r) {
@@ -49,7 +50,8 @@ func (k *Kernel) addRule(r Rule) error {
 	return fmt.Errorf("another component has this rule: %w", unix.EEXIST)
 }
 
-// readRules returns the rules with the mark.
+// readRules returns the rules of this package: those with the protocol number Protocol
+// (FRA_PROTOCOL). This number is not the firewall mark of a rule.
 func (k *Kernel) readRules() (out []Rule, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		answers, err := k.addr.Execute(netlink.Message{
@@ -75,9 +77,10 @@ func (k *Kernel) readRules() (out []Rule, err error) {
 // ruleHeader is the size in bytes of struct fib_rule_hdr (include/uapi/linux/fib_rules.h).
 const ruleHeader = 12
 
-// decodeRule decodes the message of a rule. own is true if the rule has the mark. For a rule
-// without the mark, decodeRule reads only FRA_PROTOCOL and returns an empty rule: the library
-// rejects a rule with an attribute that the library does not know (findings/rtnetlink-rules.sh).
+// decodeRule decodes the message of a rule. own is true if the rule has the protocol
+// number Protocol. For another rule, decodeRule reads only FRA_PROTOCOL and returns an empty rule:
+// the library rejects a rule with an attribute that the library does not know
+// (findings/rtnetlink-rules.sh).
 func decodeRule(b []byte) (r Rule, own bool, err error) {
 	if len(b) < ruleHeader {
 		return Rule{}, false, fmt.Errorf("message has %d bytes, at least %d expected", len(b), ruleHeader)

@@ -170,8 +170,10 @@ func auditPolicy(rules []config.AuditRule) string {
 // rule cannot hide the access to Secrets, a command in a pod or a change of rights, and cannot
 // record a token.
 //
-// The policy records nothing for the server's own requests, leases and health, and nothing for the
-// constant reads of the cluster's topology by system components. A read of users' objects by these
+// The policy records nothing for the server's own requests, leases, events, health and the list of
+// APIs, and nothing for the constant reads of the cluster's topology by the components of nodes. Of
+// the reads by controllers, it records only those of Secrets, ConfigMaps, pods, Services and
+// service accounts. A read of users' objects by these
 // components produces one line (docs/decisions/0053-audit-of-reads.md). Changes of RBAC objects are
 // recorded in full. For all other requests the policy records the user, the verb and the object,
 // but not its content, because the content of a Secret, a token or a command line must not be in a
@@ -215,7 +217,7 @@ rules:
     resources:
     - secrets
     - serviceaccounts/token
-- level: Metadata # actions by a get request, of all users
+- level: Metadata # these requests have an effect even if the verb is get
   resources:
   - group: ""
     resources: [pods/exec, pods/attach, pods/portforward, pods/proxy, services/proxy, nodes/proxy]
@@ -234,7 +236,7 @@ rules:
   - group: rbac.authorization.k8s.io
 `
 
-const auditRest = `- level: None # constant reads by components of every node: machines and routing
+const auditRest = `- level: None # the components of each node read these kinds all the time
   userGroups:
   - system:nodes
   - orlop:node-agents
@@ -270,7 +272,7 @@ const auditRest = `- level: None # constant reads by components of every node: m
   - system:kube-proxy
   - orlop:coredns
   verbs: [get, list, watch]
-- level: Metadata # controllers read every kind; only reads of the contents of pods are recorded
+- level: Metadata # controllers read every kind; only their reads of these kinds and of Secrets are recorded
   omitStages:
   - ResponseStarted
   userGroups:

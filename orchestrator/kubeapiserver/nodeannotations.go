@@ -15,14 +15,15 @@ import (
 )
 
 // NodeAnnotations is the admission plugin that protects two parts of a Node from kubelets. The
-// first is the annotation that lists the taints of the control plane. The control plane removes
-// these taints, so a machine that could add a taint to the list would get rid of that taint.
+// first is the annotation that lists the configured taints that the control plane has set on the
+// Node (nodespec.TaintsSet). The control plane removes a listed taint that is not configured, so a
+// machine that could add any other taint to the list would get rid of that taint.
 // Upstream's NodeRestriction protects taints, but no annotations.
 //
 // The second is the Node's share of the pod range (spec.podCIDRs), which NodeRestriction does not
 // protect, either. The API lets every client with the right to change a Node set a missing share.
-// With a share outside the range the controllers would not start. With the whole range as its
-// share, no other node would get a share.
+// If a kubelet set a share outside the range, the controllers would not start. If it set the whole
+// range, no other Node would get a share.
 const NodeAnnotations = "OrlopNodeAnnotations"
 
 type nodeAnnotations struct{ *admission.Handler }

@@ -139,8 +139,9 @@ type Disconnected struct {
 	Next   time.Time // time of the next attempt
 }
 
-// Started reports that a source sends all its data again from the beginning. The state drops the
-// earlier data of the source.
+// Started reports that a source sends all its data again from the beginning. The state removes the
+// problem of the source, and its earlier lines if it is Events or Logs. The value of another source
+// stays until the next value arrives.
 type Started struct{ Source string }
 
 // Failed reports that a source sends no more data over this connection.

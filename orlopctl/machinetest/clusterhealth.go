@@ -15,9 +15,10 @@ import (
 )
 
 // ClusterHealth returns the health of a cluster of three machines. Its first response has problems,
-// and later responses have none. Two names of the machine select another behavior. A machine
-// "lonely" is a worker, which rejects the call. On a machine "late", each call but the first fails
-// as if the timeout of the caller had expired.
+// and later responses have none. The name of the machine that serves the call can
+// select another behavior: "lonely" is a worker, which rejects the call; on "late", each call but
+// the first fails as if the timeout of the caller had expired. In a network of machines, ofNetwork
+// makes the response.
 func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
 	c := s.f.Current()
 	if c == nil || c.Cluster == nil || c.Machine.Metadata.Name == "lonely" {

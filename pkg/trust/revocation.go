@@ -182,7 +182,7 @@ func (l Revocations) merge(received []Revocation, now time.Time) (next Revocatio
 		}
 		list, ok := place(next, i, r, now)
 		if !ok {
-			return next, added, errors.Join(fmt.Errorf("revocations: there are %d already; restore names without valid certificates", maxRevoked), skippedError(refused, err))
+			return next, added, errors.Join(fmt.Errorf("revocations: the list is full (%d revocations); to make space, restore a name that no valid certificate has", maxRevoked), skippedError(refused, err))
 		}
 		next, added = list, append(added, r)
 	}

@@ -14,8 +14,9 @@
 // both.
 //
 // The JSON tags are the tags of version 0.1.0, which reads the same ledger after a rollback
-// (docs/decisions/0092-stored-formats.md). In them, origin means the lineage, life the TTL, count
-// the generation, needs the quorum, planes the control plane, and claims the ticket bindings.
+// (docs/decisions/0092-stored-formats.md). In the tags, "origin" is the lineage, "life" is the TTL,
+// "count" is the generation, "needs" is the quorum, "planes" is the control plane, and "claims" are
+// the ticket bindings.
 package trust
 
 import (
@@ -135,7 +136,7 @@ func (l Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 	}
 	list, ok := l.Revoked.set(r, l.pruneTime(r.At))
 	if !ok {
-		return l, r, fmt.Errorf("revocation refused: there are %d already; restore names without valid certificates", maxRevoked)
+		return l, r, fmt.Errorf("revocation refused: the list is full (%d revocations); to make space, restore a name that no valid certificate has", maxRevoked)
 	}
 	l.Revoked = list
 	return l.normalize(), r, nil
@@ -308,8 +309,9 @@ func checkKey(k string) error {
 	return nil
 }
 
-// following returns the generation after g. The highest generation has no successor, because a
-// lower one would lose against the entry of another machine, which can send any generation.
+// following returns the generation after g, or g itself if it is the highest generation. A return
+// to 0 would lose against the entries of other machines. The highest generation can occur, because
+// another machine can send any generation.
 func following(g uint64) uint64 {
 	if g == math.MaxUint64 {
 		return g

@@ -170,7 +170,8 @@ import (
 //	forge-ticket DOCUMENTS NAME
 //	    replace the ticket in DOCUMENTS by a ticket for NAME with the signature of an unknown CA
 //	operators PATCH CA…
-//	    PATCH makes a machine trust exactly the operators of the CAs in these files
+//	    write the file PATCH: a patch with which a machine trusts exactly the operators of the
+//	    CAs in these files
 //	leaks SECRETS FILE…
 //	    at least one file must contain a private key or another secret of SECRETS; with a !, no
 //	    file may contain one
@@ -181,7 +182,8 @@ import (
 //	cut-upgrade NAME BUNDLE OPERATION
 //	    upload a bundle, and cut the power during this operation of the upgrade
 //	abandon BUNDLE OPERATION MIB
-//	    run orlopctl upgrade -f, and kill orlopctl when the machine has done MIB of this operation
+//	    run orlopctl upgrade -f, and kill orlopctl when the machine has processed MIB MiB in
+//	    this operation
 //	at-once NAME NAME orlopctl ARGS
 //	    call two machines at the same time. Exactly one call must succeed: $FIRST becomes the
 //	    machine of this call, and $SECOND the other machine. The error of the other call goes to
@@ -198,13 +200,14 @@ import (
 //	    as gvisor/gvisor; $EXTENSION_1, $EXTENSION_2 and so on are their references; PATCH makes a
 //	    machine use the registry
 //	mirror PATCH NAME
-//	    start a registry with the test image as NAME (REGISTRY/…). The registry has the image
-//	    below a path, and serves a single user. PATCH makes the registry a mirror of REGISTRY
+//	    start a registry that has the test image NAME below a path, and requires a user and a
+//	    password. With PATCH, a machine uses it as the mirror of the registry that NAME begins
+//	    with
 //	signed PATCH RULES ARCHIVE NAME
 //	    start a registry with the test image as NAME:unsigned, NAME:wrong (signed by another key)
-//	    and NAME:good; ARCHIVE has NAME:imported with its signature. PATCH makes the registry a
-//	    mirror of REGISTRY. RULES requires signatures for the images of REGISTRY, and no signature
-//	    for the test image
+//	    and NAME:good; ARCHIVE has NAME:imported with its signature. With PATCH, a machine uses
+//	    it as the mirror of the registry that NAME begins with. RULES requires signatures for
+//	    images of that registry, and no signature for the test image
 //	secure start PATCH
 //	    start the host secure.site.example in the network. It is a DNS server over TLS that
 //	    resolves only its own name, and a time server with NTS; PATCH makes a machine use both
@@ -257,8 +260,8 @@ import (
 //	await DEADLINE REGEXP orlopctl|kubectl ARGS
 //	    repeat the command until its output matches, or with a ! until it does not match
 //	refuses NAME FILE
-//	    send documents that orlopctl rejects to the machine, which must reject them too; prints
-//	    the error
+//	    send documents to the machine without orlopctl, which would reject them; the machine must
+//	    reject them too; prints the error
 //	expired DIR
 //	    make an expired operator certificate (client.crt, client.key)
 //	button NAME

@@ -40,8 +40,8 @@ func ReadUse(ctx context.Context, c *client.Client) (Use, error) {
 	return u, nil
 }
 
-// BusySince returns the share of the processors' time since before in which they were busy, from 0
-// to 1. It returns nil if no time has passed.
+// BusySince returns the share of their time in which the processors were busy between the reading
+// `before` and u, from 0 to 1. It returns nil if no time has passed.
 func (u Use) BusySince(before Use) *float64 {
 	time := float64(u.CPUs) * (u.Uptime - before.Uptime)
 	if time <= 0 {
@@ -54,8 +54,8 @@ func (u Use) BusySince(before Use) *float64 {
 // worthSeconds is the processor time, in seconds, above which Since reports a service.
 const worthSeconds = 0.05
 
-// Since returns the processor time of each service since before, in seconds. It omits services with
-// little processor time (worthSeconds).
+// Since returns the processor time of each service between the reading `before` and u, in seconds.
+// It omits services with little processor time (worthSeconds).
 func (u Use) Since(before Use) map[string]float64 {
 	out := map[string]float64{}
 	for name, seconds := range u.Seconds {

@@ -24,9 +24,9 @@ type examination struct {
 	Wrong []string `json:"wrong"`
 }
 
-// examine reads disks that the recorded machine could have after a power cut, for each instant
-// after a write to the ESP or outside all partitions. The parameter each is the number of disks per
-// instant.
+// examine looks at each write to the ESP or outside all partitions. It reads disks that the
+// recorded machine could have if the power failed directly after this write. The parameter each is
+// the number of disks per write.
 func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examination, err error) {
 	e.Wrong = []string{}
 	whole, err := s.bootImages()

@@ -309,8 +309,9 @@ func (s *Switches) Call(machine, uuid string, action fence.Action) {
 }
 
 // isBusy reports whether a request of this key must not begin: another request to the controller
-// runs, or the key is that of a host and a fence needs the controller. A request of a fence cancels
-// that of a host, so that it can begin soon. The caller holds mu.
+// runs, or the key is that of a host, and a fence or a power cycle needs the controller (only then,
+// all has a machine of the cluster). A request for a machine of the cluster cancels that of a host,
+// so that the former can begin soon. The caller holds mu.
 func (s *Switches) isBusy(key string, e *entry) bool {
 	isHost := strings.HasPrefix(key, hostPrefix)
 	if isHost {

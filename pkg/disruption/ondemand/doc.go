@@ -10,8 +10,10 @@
 //   - While machines are on the way, or are empty, they are expected to take the pods, and only the
 //     rest of the pods adds machines. Therefore, a pod that fits by its requests, but that the
 //     scheduler refuses for another reason, adds machines once only.
-//   - While pods wait that a machine could take, no machine is removed. Therefore, the number of
-//     machines does not go up and down because of such a pod.
+//   - While pods wait that a machine could take, no machine is removed. A pod that still waits
+//     although a machine had space for it for HelpTime is an exception: it neither adds machines
+//     nor prevents a removal. Therefore, the number of machines does not go up and down because of
+//     this pod.
 //   - One machine is removed at a time. It is marked first. The mark is withdrawn if the machine
 //     gets pods before it is removed.
 package ondemand
