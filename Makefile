@@ -78,8 +78,10 @@ WAITING  = -p 6 -parallel 8
 FAILURES = 2>&1 | tee $(BUILD)/$@.log || { echo "Failures of make $@ (all output is in $(BUILD)/$@.log):"; \
 	grep -v -E '^(ok|\?) ' $(BUILD)/$@.log | grep -E -A 15 '^ *--- FAIL: |^panic: |^fatal error: |^FAIL|^kernel test: ' | tail -n 400; exit 1; }
 
+# The second command makes a small image twice, from packages of Debian.
 unit: packages tools ## run the tests that need no image, with their golden files
-	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT)) $(FAILURES)
+	GOGC=400 $(TEST) -tags providerless $(WAITING) -skip '^TestImage$$' $(SLOW) $(filter-out $(SLOW),$(LIGHT)) $(FAILURES)
+	$(TEST) -run '^TestImage$$' ./imager $(FAILURES)
 	$(TEST) -timeout 30m -tags providerless $(HEAVY)/... $(FAILURES)
 
 kernel: image ## run the tests of kernel-facing packages under the product kernel in QEMU
