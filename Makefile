@@ -176,6 +176,12 @@ secure-boot: image
 	done
 	$(BUILD)/bin/imager -profile $(SECURE)/site/$(PROFILE).yaml -out $(SECURE)/site -outputs disk.raw,orlop.bundle -bin ''
 	$(BUILD)/bin/imager -profile $(SECURE)/site/$(PROFILE).yaml -out $(SECURE)/next -version 99.0.0 -outputs orlop.bundle -bin ''
+	for person in operator other; do \
+		test -e $(SECURE)/keys/$$person.key || age-keygen -o $(SECURE)/keys/$$person.key || exit 1; \
+	done
+	mkdir -p $(SECURE)/encrypted; cp profiles/VERSION $(SECURE)/encrypted/
+	sed "s/^disk:/disk:\n  recipients: [$$(age-keygen -y $(SECURE)/keys/operator.key)]/" $(SECURE)/site/$(PROFILE).yaml > $(SECURE)/encrypted/$(PROFILE).yaml
+	$(BUILD)/bin/imager -profile $(SECURE)/encrypted/$(PROFILE).yaml -out $(SECURE)/encrypted -outputs disk.raw,orlop.bundle -bin ''
 	$(BUILD)/bin/imager -profile $(SECURE)/other/$(PROFILE).yaml -out $(SECURE)/other -version 99.0.0 -outputs disk.raw,orlop.bundle -bin ''
 
 .PHONY: broken

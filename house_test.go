@@ -39,7 +39,7 @@ var layers = []layer{
 		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
-		"pkg/attest", "pkg/bootenv", "pkg/disk/...", "pkg/diskprobe/...", "pkg/secureboot", "pkg/slot/...", "pkg/verity",
+		"pkg/attest", "pkg/bootenv", "pkg/disk/...", "pkg/diskkey", "pkg/diskprobe/...", "pkg/secureboot", "pkg/slot/...", "pkg/tpm/...", "pkg/verity",
 		// the kernel
 		"pkg/kernel/...",
 		// processes and their records

@@ -82,9 +82,10 @@ func (b *Build) bootRelease() ([]byte, error) {
 }
 
 // bootImage makes a unified kernel image. The additional sections in the parameter more precede the
-// other sections. bootImage signs the image if the profile has a key for Secure Boot.
+// other sections. bootImage signs the image, and the value of PCR 11, if the profile has a key for
+// Secure Boot.
 func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Section) ([]byte, error) {
-	image, err := boot.UKI(b.pieces.stub, append(more, []boot.Section{
+	sections, err := b.signPCR(append(more, []boot.Section{
 		{Name: ".cmdline", Content: []byte(commandLine)},
 		{Name: ".uname", Content: []byte(b.kernel.Release)},
 		{Name: ".initrd", Content: initramfs},
@@ -92,6 +93,10 @@ func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Sec
 		// its size in the file.
 		{Name: ".linux", Content: b.pieces.kernel},
 	}...))
+	if err != nil {
+		return nil, err
+	}
+	image, err := boot.UKI(b.pieces.stub, sections)
 	if err != nil {
 		return nil, err
 	}

@@ -253,6 +253,9 @@ func (b *Build) planRoot() error {
 			return err
 		}
 	}
+	if err := b.addPCRKey(); err != nil {
+		return err
+	}
 	if b.Profile.ReleaseKeys != "" {
 		keys, _, err := b.Profile.trust()
 		if err != nil {

@@ -34,6 +34,8 @@ var packageFiles = []struct {
 	{"e2fsprogs", "/usr/sbin/mke2fs", "/usr/sbin/mke2fs", 0o755},
 	{"e2fsprogs", "/usr/sbin/e2fsck", "/usr/sbin/e2fsck", 0o755},
 	{"e2fsprogs", "/usr/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
+	// formats and opens STATE and DATA if they are encrypted
+	{"cryptsetup-bin", "/usr/sbin/cryptsetup", "/usr/sbin/cryptsetup", 0o755},
 	// an installation makes the ESP with mkfs.fat
 	{"dosfstools", "/usr/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755},
 	{"e2fsprogs", "/etc/mke2fs.conf", "/etc/mke2fs.conf", 0o644},
@@ -59,6 +61,8 @@ var packageFiles = []struct {
 var libraryPackages = []string{
 	"libc6",
 	"libext2fs2t64", "libcom-err2", "libblkid1", "libuuid1", // e2fsprogs
+	// cryptsetup
+	"libcryptsetup12", "libpopt0", "libdevmapper1.02.1", "libjson-c5", "libssl3t64", "libudev1", "libcap2", "zlib1g", "libzstd1",
 	// nft
 	"libnftables1", "libnftnl11", "libmnl0", "libxtables12", "libjansson4", "libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6",
 	"libmount1", "libselinux1", "libpcre2-8-0", // mount

@@ -79,10 +79,14 @@ type RootProfile struct {
 	ClusterSize Size   `yaml:"clusterSize"` // largest unit that erofs compresses; 4KiB to 1MiB
 }
 
-// DiskProfile holds the sizes of the partitions, multiples of 1 MiB.
+// DiskProfile holds the sizes of the partitions, multiples of 1 MiB, and the encryption.
 type DiskProfile struct {
 	ESP  Size `yaml:"esp"`
 	Root Size `yaml:"root"` // each of ROOT-A and ROOT-B
+	// Recipients are public keys of age, at most 8. If there are any, a machine encrypts STATE and
+	// DATA at its first boot, with keys that its TPM releases, and encrypts the recovery keys to
+	// the recipients. The image needs a key for Secure Boot.
+	Recipients []string `yaml:"recipients"`
 }
 
 // The possible outputs of a profile.
@@ -214,7 +218,7 @@ func (p *Profile) check() error {
 			return fmt.Errorf("outputs: %s needs a signingKey", o)
 		}
 	}
-	return errors.Join(p.checkRelease(), p.SecureBoot.check())
+	return errors.Join(p.checkRelease(), p.SecureBoot.check(), p.checkRecipients())
 }
 
 // checkRelease checks the fields for later versions and for the support.

@@ -118,6 +118,8 @@ func TestReadProfileRefuses(t *testing.T) {
 		{"a signer without a name", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, signingCommand: [\"\"]}", "secureBoot.signingCommand: the name of a program expected"},
 		{"enrollMode without enroll", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, enrollMode: force}", "there is no directory secureBoot.enroll"},
 		{"unknown mode", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, enroll: keys, enrollMode: always}", `secureBoot.enrollMode is "always": manual, if-safe, force expected`},
+		{"recipients without Secure Boot", "disk: {esp", "disk: {recipients: [age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p], esp", "disk.recipients: secureBoot is missing"},
+		{"too many recipients", "disk: {esp", "secureBoot: {certificate: db.crt, key: db.key}\ndisk: {recipients: [" + strings.TrimSuffix(strings.Repeat("age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p,", 9), ",") + "], esp", "disk.recipients: recovery key: has 9 recipients, and at most 8"},
 		{"unknown field of Secure Boot", "outputs: [disk.raw]", "secureBoot: {cert: db.crt}", "field cert is not a field of SecureBootProfile"},
 		{"unknown output", "outputs: [disk.raw]", "outputs: [disk.qcow2]", `outputs: "disk.qcow2" is unknown`},
 	} {

@@ -44,7 +44,7 @@ var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", 
 
 // links are the symbolic links of the root, from path to target. They merge /usr, refer to files
 // that the running system writes, and give machined its other names: apid, metricsd, podlogd,
-// diskprobe, bootcheck and attester.
+// diskprobe, bootcheck, attester and sealer.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
@@ -57,6 +57,7 @@ var links = map[string]string{
 	paths.Diskprobe: path.Base(paths.Machined),
 	paths.Bootcheck: path.Base(paths.Machined),
 	paths.Attester:  path.Base(paths.Machined),
+	paths.Sealer:    path.Base(paths.Machined),
 	paths.Metricsd:  path.Base(paths.Machined),
 	paths.Podlogd:   path.Base(paths.Machined),
 }

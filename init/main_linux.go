@@ -82,6 +82,9 @@ func boot() error {
 			return err
 		}
 	}
+	if err := keepSignatures(); err != nil {
+		say(warning, "signatures of PCR 11: %v; the TPM cannot release the keys of encrypted disks", err)
+	}
 	if err := switchRoot(); err != nil {
 		return err
 	}

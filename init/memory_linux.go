@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path"
 
@@ -36,4 +39,21 @@ func attachRoot() (choice, error) {
 // switchRoot.
 func keepSystem() error {
 	return mount.Bind(bootenv.MediumDir, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
+}
+
+// keepSignatures copies the section .pcrsig of the boot image to /run. systemd's stub passes it on
+// as a file of the initramfs (systemd-stub(7)). A boot image without the section has no such file.
+func keepSignatures() error {
+	const file, most = "/.extra/tpm2-pcr-signature.json", 64 << 10
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	// After an error, the file is empty: machined then knows that the TPM releases keys in this boot.
+	var content []byte
+	if err == nil {
+		defer f.Close()
+		content, err = io.ReadAll(io.LimitReader(f, most))
+	}
+	return errors.Join(err, os.MkdirAll(paths.Run, 0o755), os.WriteFile(paths.PCRSignatures, content, 0o600))
 }

@@ -224,7 +224,7 @@ func (a *applier) activate(ctx context.Context, before activeconfig.Active, next
 	// If STATE and DATA are not mounted, the configuration allows machined to wipe the disk:
 	// transition.Check rejects every other configuration.
 	if a.disks.StorageProblem() != "" {
-		if err := a.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
+		if err := a.disks.SetUp(ctx, applyDiskConfig(next)); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}

@@ -66,7 +66,7 @@ func healthSnapshot(m *machine) health.Snapshot {
 	s.Firewall, _ = m.domains.packets.Problem().Get()
 	s.Operations, s.Volumes = converged.Problem(s.Machine.Config, network), volumes.HealthProblem()
 	s.Panics, s.Extensions, s.Storage, s.Wear = panics.Check(), extensions.Check(extended), health.Storage(disks.Filesystems), health.Wear(wear.Warnings(worn))
-	s.Turn = turn.Check()
+	s.Turn, s.Encryption = turn.Check(), health.Encryption(s.Machine.Config, protection(disks, m.domains.encryption.demanded()))
 	return s
 }
 

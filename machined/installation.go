@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"path/filepath"
 
 	"github.com/orlop-os/orlop/apid"
@@ -126,6 +127,7 @@ func upgradeDisk(m *machine) upgrade.Disk {
 		LoadModules:    m.system.kernel.LoadModules,
 		StorageProblem: m.domains.disks.StorageProblem,
 		Firmware:       newFirmware(m),
+		CheckUnlock:    func(ctx context.Context, image func() (*os.File, error)) error { return checkUnlock(ctx, m, image) },
 	}
 }
 

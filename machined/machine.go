@@ -103,6 +103,7 @@ type domains struct {
 	hosts   *hosts.Register     // waiting machines, on a control-plane machine
 	claims  *hosts.Claims       // claims of waiting machines
 
+	encryption encryption // of STATE and DATA
 	extensions *extensions.Manager
 	forwarder  *forwarder.Server // proxy to servers outside the cluster
 }

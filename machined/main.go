@@ -13,6 +13,7 @@
 //	reports.go         the same for the health of the cluster, the metrics and the console
 //	installation.go    the same for installations and upgrades, and the start of an installation
 //	attestation.go     the same for the TPM, and the claims of the machine
+//	encryption.go      the same for the keys of the disks
 //	apply.go           how a configuration is applied
 //	health.go          the state from which package health reports the health
 //	state.go           the topics
@@ -21,7 +22,8 @@
 // the name metricsd, it serves the metrics (package metricsd); with podlogd, it reads the logs of
 // pods (package podlogd); with diskprobe, it examines a foreign disk (package diskprobe); with
 // bootcheck, it checks the signature of a boot image (package secureboot); with attester, it talks
-// to the TPM (package attest). One executable for all seven means that the image holds the Go
+// to the TPM for an attestation (package attest); with sealer, for the keys of the disks (package
+// diskkey). One executable for all eight means that the image holds the Go
 // runtime and gRPC once.
 package main
 
@@ -37,6 +39,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/metricsd"
 	"github.com/orlop-os/orlop/pkg/attest"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -59,6 +62,8 @@ func main() {
 		os.Exit(secureboot.Main())
 	case filepath.Base(paths.Attester):
 		os.Exit(attest.Main())
+	case filepath.Base(paths.Sealer):
+		os.Exit(diskkey.Main())
 	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "machined: this program runs only as the first process of Orlop OS")

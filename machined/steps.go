@@ -8,7 +8,6 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
-	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -105,6 +104,10 @@ func stepDevices(ctx context.Context, m *machine) error {
 			if e == nil || e.Subsystem == "block" {
 				m.domains.disks.Wake()
 			}
+			m.domains.encryption.deviceAdded(ctx, e, func(err error) {
+				m.reports.events.LogConsole(err.Error())
+				m.power.Perform(power.Request{To: power.Reboot, Why: "the TPM continues to release the keys of the disks"})
+			})
 		},
 		Report: func(message string, err error) {
 			if err != nil {
@@ -130,10 +133,16 @@ func stepStorage(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		m.domains.disks.Problem().Set(notInstalled)
 	} else {
-		if err := m.domains.disks.SetUp(ctx, disk.Config{}); err != nil {
+		if err := m.domains.disks.SetUp(ctx, diskConfig(nil)); err != nil {
 			m.reports.events.LogConsole("storage: " + err.Error())
 		}
 		m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
+	}
+	// If no volume is encrypted, SetUp has ended the phase already. Also in memory: a boot medium
+	// has a signed boot image, too, and a configuration from any person. After an error, the
+	// machine resets.
+	if err := m.domains.encryption.endPhase(ctx); err != nil {
+		return err
 	}
 	m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
 	m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)

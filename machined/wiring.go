@@ -82,8 +82,11 @@ func newProcesses(log *events.Log) processes {
 }
 
 func newDomains(m *machine) domains {
+	crypt := newEncryption(m)
 	return domains{
+		encryption: crypt,
 		disks: disk.New(disk.Deps{
+			Crypt: crypt.crypt, EndPhase: crypt.endPhase,
 			Reaper:  m.processes.commands.reaper,
 			Mounted: func() { m.debug.StartKernelLog() },
 			Event:   m.reports.events.From("disk"),
@@ -315,6 +318,7 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 		CancelDrain:  m.domains.drain.Cancel,
 		WipeDisk:     m.domains.volumes.WipeDisk,
 		WipeVolume:   m.domains.volumes.WipeVolume,
+		Recovery:     newRecovery(m),
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
 }
@@ -371,6 +375,7 @@ func convergeDeps(m *machine) converge.Deps {
 			return converge.Config{Config: now.Config, Due: now.Due}
 		}),
 		Domains: converge.Domains{
+			DiskConfig:     diskConfig,
 			StorageProblem: m.domains.disks.StorageProblem,
 			InMemory:       m.system.inMemory(),
 			Firewall:       m.domains.packets,

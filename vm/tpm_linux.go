@@ -76,3 +76,14 @@ func (t *emulatedTPM) end(limit time.Duration) {
 		<-t.done
 	}
 }
+
+// ReplaceTPM gives a machine another TPM at its next start. It fails if the machine is on.
+func ReplaceTPM(m *Machine) error {
+	if m.Running() {
+		return fmt.Errorf("machine %s: it is on", m.Name())
+	}
+	if err := os.RemoveAll(filepath.Join(m.spec.Dir, tpmDir)); err != nil {
+		return fmt.Errorf("machine %s: cannot replace the TPM: %w", m.Name(), err)
+	}
+	return nil
+}

@@ -1,10 +1,12 @@
 package boot
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/attest"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 )
 
 // TestMeasurements checks the values that an attestation reads from a boot image: the digests of
@@ -54,5 +56,37 @@ func TestMeasurements(t *testing.T) {
 	}
 	if _, err := attest.ReadImage("1.2.0", "root", []byte("no image")); err == nil {
 		t.Error("a file that is not an image is accepted")
+	}
+}
+
+// TestSignedPCR checks that the machine reads the same value of PCR 11 from a boot image as an
+// attestation does, and finds the signatures in the image. The section with the signatures is not
+// measured.
+func TestSignedPCR(t *testing.T) {
+	sections := []Section{{".pcrpkey", []byte("key")}, {".osrel", []byte("ID=orlop\n")}, {".cmdline", []byte("quiet")}, {".linux", []byte("kernel")}}
+	unsigned, err := UKI(stub(t, 8), sections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := UKI(stub(t, 8), append([]Section{{".pcrsig", []byte(`{"sha256":[{"pcrs":[11],"pkfp":"","pol":"","sig":"AQID"}]}`)}}, sections...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, image := range map[string][]byte{"unsigned": unsigned, "signed": signed} {
+		r, err := attest.ReadImage("1.2.0", "root", image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := diskkey.Image{ReaderAt: bytes.NewReader(image), Size: int64(len(image))}
+		b, err := diskkey.PredictImage(diskkey.Firmware{}, file, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Image != r.ImagePCR() {
+			t.Errorf("%s: PCR 11 is %x, want %x", name, b.Image, r.ImagePCR())
+		}
+		if found := len(b.Signatures.SHA256) == 1 && string(b.Signatures.SHA256[0].Signature) == "\x01\x02\x03"; found != (name == "signed") {
+			t.Errorf("%s: signatures %+v", name, b.Signatures)
+		}
 	}
 }

@@ -45,6 +45,8 @@ type MachineDeps struct {
 	// Both return a description of the result.
 	WipeDisk   func(ctx context.Context, name string) (string, error)
 	WipeVolume func(ctx context.Context, name string) (string, error)
+	// Recovery opens encrypted partitions with recovery keys.
+	Recovery Recovery
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
 	PeerEndpoint func(address string) (client.Endpoint, error)
 }
@@ -57,6 +59,14 @@ type Shutdown struct {
 	By          string
 	Drain       config.Drain // policy of the caller; zero fields: as configured
 	Wipe        []string     // labels of the partitions that a reset wipes
+}
+
+// Recovery is the access to the encrypted partitions that the machine could not open.
+type Recovery interface {
+	Locked(ctx context.Context) ([]*api.LockedVolume, error)
+	// Recover opens all locked partitions with the recovery keys of the request, and reboots the
+	// machine. Each key has the label of another partition.
+	Recover(ctx context.Context, r *api.RecoverRequest, by string) error
 }
 
 type machineService struct {
@@ -155,6 +165,28 @@ func (s machineService) WipeDisk(ctx context.Context, r *api.WipeDiskRequest) (*
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return &api.WipeDiskResponse{Done: done}, nil
+}
+
+func (s machineService) GetRecovery(ctx context.Context, _ *api.GetRecoveryRequest) (*api.GetRecoveryResponse, error) {
+	locked, err := s.deps.Recovery.Locked(ctx)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.GetRecoveryResponse{Volumes: locked}, nil
+}
+
+func (s machineService) Recover(ctx context.Context, r *api.RecoverRequest) (*api.RecoverResponse, error) {
+	labels := map[string]bool{}
+	for _, k := range r.Keys {
+		if k.Label == "" || labels[k.Label] {
+			return nil, status.Error(codes.InvalidArgument, "keys: each with the label of another partition expected")
+		}
+		labels[k.Label] = true
+	}
+	if err := s.deps.Recovery.Recover(ctx, r, caller(ctx)); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.RecoverResponse{}, nil
 }
 
 // wipedPartitions returns the labels of the partitions that a reset wipes.

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
@@ -39,6 +40,7 @@ func testReconciler(t *testing.T) *Reconciler {
 	return New(Deps{
 		Config: cell.New(Config{}).View(),
 		Domains: Domains{
+			DiskConfig:     func(*config.Config) disk.Config { return disk.Config{} },
 			StorageProblem: func() string { return "" },
 			Firewall:       firewall.NewFilter(nil),
 			Network:        Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeSources: cell.New(timesync.Sources{})},

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/membership"
@@ -64,10 +65,12 @@ type Domains struct {
 	// StorageProblem returns why no disk is mounted for storage; empty if a disk is mounted.
 	StorageProblem func() string
 	InMemory       bool // the system runs from memory and writes to no disk
-	Firewall       *firewall.Filter
-	Network        Network
-	Kernel         *host.Kernel
-	HostFacts      func() host.Facts
+	// DiskConfig returns the configuration of the system disk.
+	DiskConfig func(*config.Config) disk.Config
+	Firewall   *firewall.Filter
+	Network    Network
+	Kernel     *host.Kernel
+	HostFacts  func() host.Facts
 	// HasIdentity reports whether the machine key exists.
 	HasIdentity func() bool
 	// UpdatePairing begins or ends the pairing; operators are the operator CAs of the machine.

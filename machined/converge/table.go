@@ -23,7 +23,7 @@ import (
 func (r *Reconciler) domains() []domain {
 	d := r.deps.Domains
 	return []domain{
-		diskDomain(d.StorageProblem, d.InMemory),
+		diskDomain(d.StorageProblem, d.DiskConfig, d.InMemory),
 		volumesDomain(d),
 		extensionsDomain(d.ExtensionChanges, d.InMemory),
 		firewallDomain(d.Firewall),
@@ -44,7 +44,7 @@ func (r *Reconciler) domain(name string) domain {
 // diskDomain is the system disk. The boot performs its operations; an apply performs them on a
 // machine without storage, and may then wipe a disk with foreign data. A system in memory writes to
 // no disk.
-func diskDomain(storageProblem func() string, inMemory bool) domain {
+func diskDomain(storageProblem func() string, configured func(*config.Config) disk.Config, inMemory bool) domain {
 	return domain{
 		name: "disk",
 		want: func(g goal) error {
@@ -57,7 +57,9 @@ func diskDomain(storageProblem func() string, inMemory bool) domain {
 			have, err := disk.Read(ctx, nil)
 			var want disk.Want
 			if err == nil {
-				want, err = disk.Plan(disk.Config{Wipe: g.dry}, have)
+				c := configured(g.config)
+				c.Wipe = g.dry
+				want, err = disk.Plan(c, have)
 			}
 			if err != nil && g.dry {
 				err = transition.Refuse(fmt.Errorf("no disk to store it on: disk: %w", err))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -30,6 +31,11 @@ type Deps struct {
 	// Mounts returns the mounts of the system that are not on its disk.
 	Mounts func() []mount.Mount
 	ESP    ESP
+	// Crypt formats and opens encrypted volumes.
+	Crypt Crypt
+	// EndPhase ends the time in which the TPM releases keys. SetUp calls it before operations that
+	// need no key: an attacker can have written the file systems that they check and mount.
+	EndPhase func(context.Context) error
 }
 
 // ESP is the access to the partition of the boot loader.
@@ -120,11 +126,7 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 				return State{Disks: mergeDisks(have.Disks, d.Disks), Filesystems: d.Filesystems}
 			})
 			c.recordBeforeCheck(have)
-			planned, err := Plan(want, have)
-			if err != nil {
-				return nil, err
-			}
-			return Diff(have, planned, run), nil
+			return c.plan(ctx, want, have, run)
 		},
 	})
 	problem := ""
@@ -137,6 +139,22 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 		c.deps.Mounted()
 	}
 	return err
+}
+
+// plan returns the remaining operations. If none needs a key of the TPM, it first ends the time in
+// which the TPM releases them, and fails if that fails.
+func (c *Controller) plan(ctx context.Context, config Config, have Have, run mkfs.Runner) ([]reconcile.Op, error) {
+	want, err := Plan(config, have)
+	if err != nil {
+		return nil, err
+	}
+	ops := withCrypt(Diff(have, want, run), c.deps.Crypt, c.recordErrors)
+	if !needsKeys(ops) {
+		if err := c.deps.EndPhase(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return ops, nil
 }
 
 // mergeDisks returns the new data of the system disk together with the known data of the other
@@ -197,13 +215,21 @@ func (c *Controller) Wipe(ctx context.Context, labels []string) error {
 	if err != nil {
 		return err
 	}
-	for _, op := range Reset(have, labels, func(line string) { c.deps.Console("reset: " + line) }) {
-		c.deps.Console("reset: " + op.String())
-		if err := op.Do(ctx); err != nil {
-			return err
+	return c.reset(ctx, withCrypt(Reset(have, labels, func(line string) { c.deps.Console("reset: " + line) }), c.deps.Crypt, nil))
+}
+
+// reset performs the operations of a reset, up to the first error. Only the operations that destroy
+// keys do not depend on each other: an error of one keeps none of the others.
+func (c *Controller) reset(ctx context.Context, ops []reconcile.Op) error {
+	var failed error
+	for _, op := range ops {
+		if _, keys := op.(DestroyKeys); failed != nil && !keys {
+			break
 		}
+		c.deps.Console("reset: " + op.String())
+		failed = errors.Join(failed, op.Do(ctx))
 	}
-	return nil
+	return failed
 }
 
 // probe examines a foreign disk with a sandboxed process. A failure causes one event, because the

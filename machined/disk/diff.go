@@ -74,30 +74,42 @@ func tableIs(disk Disk, want Want) bool {
 // diffVolume returns the operations for a volume after the change of the partition table: check or
 // format, mount, grow.
 func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run mkfs.Runner) []reconcile.Op {
-	var content Content // content of a new partition: blank, because WriteTable wipes its range
-	var room uint64
-	for _, p := range disk.Partitions {
-		if p.Number == v.Number && !table.creates(v.Number) {
-			content, room = p.Content, p.Size
+	var p Partition // a new partition is blank, because WriteTable wipes its range
+	for _, present := range disk.Partitions {
+		if present.Number == v.Number && !table.creates(v.Number) {
+			p = present
 		}
 	}
+	room := p.Size
 	for _, e := range table.Grow {
 		if e.Number == v.Number {
 			room = e.Size
 		}
 	}
+	if p.Encryption != nil {
+		room -= min(p.Encryption.Offset, room)
+	}
 	v.Format.run = run
-	grow := content.Size > 0 && room >= content.Size+growStep
+	grow := p.Content.Size > 0 && room >= p.Content.Size+growStep
+	add := Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links}
 	var ops []reconcile.Op
 	switch m, mounted := mount.Topmost(mounts, v.Mount.Target); {
 	case mounted && m.Source == v.Mount.Source:
+		if p.Encryption != nil && p.Encryption.New {
+			ops = append(ops, v.finish()...) // an operation of this boot has failed
+		}
 	case mounted:
 		return nil // Plan rejects this; do not mount over a foreign file system
-	case v.holds(content):
-		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
-	case content.blank() || v.Wipe:
+	case v.holds(p):
+		if p.locked() {
+			ops = append(ops, Unlock{Label: v.Format.Label, Device: v.Partition})
+		}
+		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, add)
+	case p.locked():
+		return nil // Plan rejects this, also if foreign content may be wiped
+	case p.Content.blank() || v.Wipe:
 		// A new file system needs no check.
-		ops = append(ops, v.Format, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
+		ops = append(ops, v.format(add)...)
 		grow = false
 	default:
 		return nil // foreign: Plan rejects this
@@ -229,22 +241,28 @@ func (e Erase) String() string {
 // unmounted. Reset changes only the boot disk, because STATE and DATA on other disks may belong to
 // another machine or to an earlier installation. DATA is wiped before STATE, so an interrupted
 // reset leaves a machine that is still configured and can be reset again, never a machine with a
-// new identity and old data. The slow Erase operations follow, first that of STATE, which holds the
-// keys. report receives the results, and may be nil.
+// new identity and old data. The keys of encrypted volumes are destroyed first: from then on no
+// person reads the content, unless the person has a former copy of the header and its TPM or a
+// recovery key. An encrypted volume whose format was interrupted counts as blank, but can have the
+// machine key, so it is wiped, too. The slow Erase operations follow, first that of STATE, which
+// holds the keys. report receives the results, and may be nil.
 func Reset(have Have, labels []string, report func(string)) []reconcile.Op {
-	var ops, slow []reconcile.Op
+	var keys, ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {
 		if !slices.Contains(labels, label) {
 			continue
 		}
 		for _, d := range have.Disks {
 			for _, p := range d.Partitions {
-				if d.Boot && p.Label == label && isSystemPartition(p.Entry) && !p.Content.blank() {
+				if d.Boot && p.Label == label && isSystemPartition(p.Entry) && (!p.Content.blank() || p.Encryption != nil) {
+					if p.Encryption != nil {
+						keys = append(keys, DestroyKeys{Label: label, Device: p.Path})
+					}
 					ops = append(ops, Wipe{Label: label, Device: p.Path})
 					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path, report: report}))
 				}
 			}
 		}
 	}
-	return append(ops, slow...)
+	return slices.Concat(keys, ops, slow)
 }

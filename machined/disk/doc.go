@@ -20,6 +20,11 @@
 //     incomplete file system looks blank and is created again.
 //   - e2fsck, mount and growing are safe by themselves.
 //
-// The package does not choose the content of the partitions, does not encrypt, and does not write
-// to the slots (machined/upgrade does) or the ESP.
+// STATE and DATA can be encrypted (0127). STATE then has a secret without which DATA does not open,
+// so each is used only beside the other: an attacker with the disk cannot replace one of them. The
+// header of a new volume gets its final label last, so an interrupted format counts as blank. A
+// header that is damaged or was changed locks its volume, and nothing overwrites it.
+//
+// The package does not choose the content of the partitions, and does not write to the slots
+// (machined/upgrade does) or the ESP.
 package disk

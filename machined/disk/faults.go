@@ -6,6 +6,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/superblock"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -100,7 +101,11 @@ func beforeCheck(have Have) []FilesystemErrors {
 	var found []FilesystemErrors
 	for _, d := range have.Disks {
 		for _, p := range d.Partitions {
-			if _, mounted := mountOf(have, p.Path); d.Boot && isSystemPartition(p.Entry) && p.Faults.Any() && !mounted {
+			device := p.Path
+			if p.Encryption != nil {
+				device = diskkey.MappedPath(p.Label)
+			}
+			if _, mounted := mountOf(have, device); d.Boot && isSystemPartition(p.Entry) && p.Faults.Any() && !mounted {
 				found = append(found, FilesystemErrors{Label: p.Label, Device: p.Path, Faults: p.Faults, Checked: true})
 			}
 		}

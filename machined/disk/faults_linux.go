@@ -27,7 +27,7 @@ func readFilesystemErrors() ([]FilesystemErrors, error) {
 	}
 	var all []FilesystemErrors
 	for _, l := range labeled(mounts) {
-		s := FilesystemErrors{Label: l.label, Device: l.Source, Faults: mountedFaults(sysExt4, l.Source)}
+		s := FilesystemErrors{Label: l.label, Device: l.Source, Faults: mountedFaults(sysExt4, kernelName(l.Source))}
 		var fs unix.Statfs_t
 		if err := unix.Statfs(l.Target, &fs); err == nil {
 			s.ReadOnly = fs.Flags&unix.ST_RDONLY != 0
@@ -39,6 +39,16 @@ func readFilesystemErrors() ([]FilesystemErrors, error) {
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// kernelName returns the path of a device with the name that the kernel uses in sysfs. The name of
+// a mapped device there is dm-N.
+func kernelName(device string) string {
+	var s unix.Stat_t
+	if !strings.HasPrefix(device, "/dev/mapper/") || unix.Stat(device, &s) != nil {
+		return device
+	}
+	return "/dev/dm-" + strconv.Itoa(int(unix.Minor(s.Rdev)))
 }
 
 // readMountErrors reads from the kernel which of the other mounts of the system are read-only. It

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -29,7 +32,7 @@ func model(s scenario) Have {
 	at := uint64(mib)
 	for i, p := range s.disk.partitions {
 		path := parttable.PartitionPath(d.Path, i+1)
-		d.Partitions = append(d.Partitions, Partition{Path: path, Content: p.content,
+		d.Partitions = append(d.Partitions, Partition{Path: path, Content: p.content, Encryption: p.encryption,
 			Entry: Entry{Number: i + 1, Label: p.label, Type: p.kind, Start: at, Size: p.size * mib}})
 		at += p.size * mib
 	}
@@ -46,6 +49,9 @@ func mountAll(d Disk) []mount.Mount {
 		for _, p := range d.Partitions {
 			if p.Label == v.Format.Label {
 				v.Mount.Source = p.Path
+				if p.Encryption != nil {
+					v.Mount.Source = diskkey.MappedPath(p.Label)
+				}
 				mounts = append(mounts, v.Mount)
 			}
 		}
@@ -83,18 +89,50 @@ func done(have Have, op reconcile.Op) Have {
 		for _, e := range op.Grow {
 			partitionAt(have, parttable.PartitionPath(d.Path, e.Number)).Size = e.Size
 		}
-	case Format:
+	case Encrypt:
 		p := partitionAt(have, op.Device)
-		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size}
+		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true, Offset: headerSize}
+	case Format:
+		// FinishEncryption completes a mapped device.
+		if p := partitionAt(have, op.Device); p.Path == op.Device {
+			p.Content, p.Encryption = Content{Kind: "ext4", Label: op.Label, Size: p.Size}, nil
+		}
+	case FinishEncryption:
+		p := partitionAt(have, op.Device)
+		p.change(func(e *Encryption) { e.New = false })
+		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - headerSize}
+	case Unlock:
+		p := partitionAt(have, op.Device)
+		p.change(func(e *Encryption) { e.Open = true })
+		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - headerSize}
+	case DestroyKeys:
+		p := partitionAt(have, op.Device)
+		if p.Encryption.Fault != "" { // its header is overwritten
+			p.Content, p.Encryption = Content{}, nil
+			break
+		}
+		p.change(func(e *Encryption) { e.Open, e.Destroyed, e.New = false, !e.New || e.Destroyed, true })
+		p.Content = Content{}
 	case Mount:
 		have.Mounts = append(have.Mounts, op.Mount)
 	case GrowFilesystem:
 		m, _ := mount.Topmost(have.Mounts, op.Target)
 		partitionAt(have, m.Source).Content.Size = op.Size
 	case Wipe:
-		partitionAt(have, op.Device).Content = Content{}
+		p := partitionAt(have, op.Device)
+		p.Content, p.Encryption = Content{}, nil
 	}
 	return have
+}
+
+// headerSize is the size of the header of an encrypted partition.
+const headerSize = 16 * mib
+
+// change changes a copy of the encryption of a partition, because models share the value.
+func (p *Partition) change(f func(*Encryption)) {
+	next := *p.Encryption
+	f(&next)
+	p.Encryption = &next
 }
 
 // cut lists the models that a power cut during an operation may leave, in addition to the models
@@ -113,10 +151,17 @@ func cut(have Have, op reconcile.Op) []Have {
 		// the backup is new and the primary is broken: the next boot reads the backup
 		torn.Disks[0].BackupAtEnd = false
 		return []Have{wiped, torn}
+	case Encrypt: // wiped, without a header
+		wiped := clone(have)
+		p := partitionAt(wiped, op.Device)
+		p.Content, p.Encryption = Content{}, nil
+		return []Have{wiped}
 	case Format:
 		blank := clone(have)
 		partitionAt(blank, op.Device).Content = Content{}
 		return []Have{blank}
+	case Wipe: // the end is wiped, and the beginning is not
+		return []Have{clone(have)}
 	case GrowFilesystem:
 		half := clone(have)
 		m, _ := mount.Topmost(half.Mounts, op.Target)
@@ -130,7 +175,8 @@ func cut(have Have, op reconcile.Op) []Have {
 func partitionAt(have Have, path string) *Partition {
 	for i := range have.Disks {
 		for j := range have.Disks[i].Partitions {
-			if have.Disks[i].Partitions[j].Path == path {
+			p := have.Disks[i].Partitions[j]
+			if p.Path == path || p.Encryption != nil && p.Encryption.Open && path == diskkey.MappedPath(p.Label) {
 				return &have.Disks[i].Partitions[j]
 			}
 		}
@@ -138,15 +184,27 @@ func partitionAt(have Have, path string) *Partition {
 	panic("no partition " + path + ": an operation names a partition that does not exist")
 }
 
-// reboot removes the mounts.
+// reboot removes the mounts, and locks the encrypted volumes.
 func reboot(have Have) Have {
 	have = clone(have)
 	have.Mounts = nil
+	for i := range have.Disks {
+		for j := range have.Disks[i].Partitions {
+			p := &have.Disks[i].Partitions[j]
+			if p.Encryption == nil {
+				continue
+			}
+			p.change(func(e *Encryption) { e.Open = false })
+			if !p.Encryption.New {
+				p.Content = Content{Kind: lockedKind, Label: p.Label}
+			}
+		}
+	}
 	return have
 }
 
 func TestGoldens(t *testing.T) {
-	for _, s := range scenarios {
+	for _, s := range append(slices.Concat(scenarios, encrypted), interrupted, replaced) {
 		t.Run(s.name, func(t *testing.T) {
 			have := model(s)
 			want, err := Plan(s.config, have)
@@ -158,7 +216,7 @@ func TestGoldens(t *testing.T) {
 // TestLaws checks both laws of a domain against every scenario: Diff is empty after its operations,
 // and a restart during or after any operation converges.
 func TestLaws(t *testing.T) {
-	for _, s := range scenarios {
+	for _, s := range slices.Concat(scenarios, encrypted) {
 		t.Run(s.name, func(t *testing.T) { checkLaws(t, s.config, model(s)) })
 	}
 }
@@ -206,7 +264,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 	}
 	for _, v := range want.Volumes {
 		m, ok := mount.Topmost(have.Mounts, v.Mount.Target)
-		if !ok || !v.holds(partitionAt(have, m.Source).Content) {
+		if !ok || !v.holds(*partitionAt(have, m.Source)) || partitionAt(have, m.Source).Content.Kind != "ext4" {
 			t.Errorf("%s: %s is not mounted with its file system", when, v.Format.Label)
 		}
 	}
@@ -220,6 +278,9 @@ func kept(t *testing.T, before, after Have) {
 			own := p.Label == layout.State || p.Label == layout.Data
 			if !isSystemPartition(p.Entry) || own && p.Content.Label != p.Label {
 				continue
+			}
+			if own && p.Encryption == nil && partitionAt(after, p.Path).Encryption != nil {
+				continue // an operator has permitted to wipe a plain DATA beside an encrypted STATE
 			}
 			now := partitionAt(after, p.Path)
 			if now.Start != p.Start || now.Label != p.Label || now.Size < p.Size || !own && now.Content != p.Content || own && now.Content.UUID != p.Content.UUID {
@@ -341,4 +402,256 @@ func TestReset(t *testing.T) {
 	}
 	want, err := Plan(Config{}, have)
 	golden.Assert(t, printed(Diff(have, want, nil), err), "after reset.txt")
+}
+
+// TestResetOfEncrypted checks that a reset destroys the keys of all volumes before any other
+// operation, and that a reset which stops after any operation ends in a machine that formats its
+// volumes again.
+func TestResetOfEncrypted(t *testing.T) {
+	have := model(scenario{mount: false, disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
+	golden.Assert(t, printed(Reset(have, []string{layout.Data, layout.State}, nil), nil), "reset, encrypted.txt")
+	faulty := clone(have)
+	partitionAt(faulty, "/dev/vda4").change(func(e *Encryption) { e.Fault = "no copy is valid" })
+	for _, have := range []Have{have, faulty} {
+		for _, op := range Reset(have, []string{layout.Data, layout.State}, nil) {
+			stops := append(cut(have, op), done(have, op))
+			have = done(have, op)
+			for _, stopped := range stops {
+				if p := partitionAt(stopped, "/dev/vda5"); p.Encryption != nil && !p.Encryption.New {
+					continue // the keys of DATA are there
+				}
+				for _, config := range []Config{{}, {Wipe: true}, {Wipe: true, Recipients: []string{"age1example"}}} {
+					converges(t, config, reboot(stopped), "stopped in or after "+op.String())
+				}
+			}
+		}
+	}
+}
+
+// TestResetOfUnfinished checks that a reset wipes a volume whose format was interrupted: STATE can
+// be mounted then, with the machine key. Afterwards no operation remains.
+func TestResetOfUnfinished(t *testing.T) {
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(unfinished(state), unfinished(data))}})
+	wiped := map[string]bool{}
+	for _, op := range Reset(have, []string{layout.Data, layout.State}, nil) {
+		if w, ok := op.(Wipe); ok {
+			wiped[w.Label] = true
+		}
+		have = done(have, op)
+	}
+	if !wiped[layout.State] || !wiped[layout.Data] {
+		t.Errorf("wiped: %v", wiped)
+	}
+	if left := Reset(have, []string{layout.Data, layout.State}, nil); len(left) > 0 {
+		t.Errorf("after the reset, these operations remain:\n%s", printed(left, nil))
+	}
+	converges(t, Config{}, have, "after the reset")
+}
+
+// TestInterruptedApply cuts the power during the operations of an apply that requests encryption,
+// on a machine with an image that does not. The next boot formats no STATE without encryption; the
+// same apply, or a reset, continues.
+func TestInterruptedApply(t *testing.T) {
+	apply := Config{Wipe: true, Recipients: []string{"age1example"}}
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}})
+	want, err := Plan(apply, have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusals := 0
+	for _, op := range Diff(have, want, nil) {
+		have = done(have, op)
+		stopped := reboot(have)
+		if e := partitionAt(stopped, "/dev/vda4").Encryption; e == nil || !e.New {
+			continue
+		}
+		refusals++
+		if planned, err := Plan(Config{}, stopped); err == nil || !strings.Contains(err.Error(), "was encrypted and was interrupted") {
+			t.Errorf("stopped after %s: %v\n%s", op, err, printed(Diff(stopped, planned, nil), nil))
+		}
+		converges(t, apply, stopped, "apply again, stopped after "+op.String())
+		for _, op := range Reset(stopped, []string{layout.Data, layout.State}, nil) {
+			stopped = done(stopped, op)
+		}
+		converges(t, Config{}, stopped, "reset, stopped after "+op.String())
+	}
+	if refusals < 2 {
+		t.Errorf("only %d refusals", refusals)
+	}
+}
+
+// TestWaiting checks that no permission makes the machine overwrite a locked volume, also if its
+// header is damaged or was changed.
+func TestWaiting(t *testing.T) {
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
+	faulty := clone(have)
+	partitionAt(faulty, "/dev/vda4").change(func(e *Encryption) { e.Fault = "no copy is valid" })
+	for _, have := range []Have{have, faulty} {
+		for _, config := range []Config{{}, {Wipe: true}, {Wipe: true, Recipients: []string{"age1other"}}} {
+			want, err := Plan(config, have)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, op := range Diff(have, want, nil) {
+				switch op.(type) {
+				case Unlock, Check, Mount:
+				default:
+					t.Errorf("%+v: %s", config, op)
+				}
+			}
+		}
+	}
+}
+
+// TestReplacedState checks that nothing overwrites a locked DATA, whatever an attacker puts in the
+// place of STATE, and whatever the configuration permits. DATA is mounted only after it was opened,
+// which needs the secret on its own STATE (diskkey: TestBinding).
+func TestReplacedState(t *testing.T) {
+	for name, other := range map[string]partSpec{
+		"blank": blank(state), "plain": state, "a foreign file system": but(state, func(p *partSpec) { p.content = ext4("photos", 256) }),
+		"foreign LUKS": but(state, func(p *partSpec) { p.content = Content{Kind: luksKind} }), "LUKS of the attacker": locked(state), "unfinished": unfinished(state),
+		"DATA in its place": but(state, func(p *partSpec) { p.content = ext4(layout.Data, 256) }),
+	} {
+		for _, config := range []Config{{}, {Wipe: true}, {Recipients: []string{"age1other"}}, {Wipe: true, Recipients: []string{"age1other"}}, {Undecided: "x"}} {
+			have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(other, locked(data))}})
+			want, err := Plan(config, have)
+			if err != nil {
+				continue // nothing happens
+			}
+			opened := false
+			for _, op := range Diff(have, want, nil) {
+				switch op := op.(type) {
+				case Encrypt, Format, Wipe, DestroyKeys, FinishEncryption, GrowFilesystem:
+					if strings.Contains(op.String(), "vda5") || strings.Contains(op.String(), layout.Data) {
+						t.Errorf("%s, %+v: %s", name, config, op)
+					}
+				case WriteTable:
+					t.Errorf("%s, %+v: %s", name, config, op)
+				case Unlock:
+					opened = opened || op.Label == layout.Data
+				case Mount:
+					if op.Label == layout.Data && (!opened || op.Source != diskkey.MappedPath(layout.Data)) {
+						t.Errorf("%s, %+v: %s", name, config, op)
+					}
+				}
+			}
+			if !opened {
+				t.Errorf("%s, %+v: DATA is not opened", name, config)
+			}
+		}
+	}
+}
+
+// TestReplacedData checks that a machine with an encrypted STATE mounts no DATA that is not
+// encrypted.
+func TestReplacedData(t *testing.T) {
+	for name, other := range map[string]partSpec{
+		"plain": data, "a foreign file system": but(data, func(p *partSpec) { p.content = ext4("photos", 256) }), "blank": blank(data),
+		"STATE in its place": but(data, func(p *partSpec) { p.content = ext4(layout.State, 256) }), "foreign LUKS": but(data, func(p *partSpec) { p.content = Content{Kind: luksKind} }),
+	} {
+		for _, own := range []partSpec{locked(state), open(state)} {
+			for _, config := range []Config{{}, {Wipe: true}, {Undecided: "x"}, {Recipients: []string{"age1other"}}} {
+				have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(own, other)}})
+				want, err := Plan(config, have)
+				if err != nil {
+					if config.Wipe || name == "blank" {
+						t.Errorf("%s, %+v: %v", name, config, err)
+					}
+					continue
+				}
+				if !config.Wipe && name != "blank" {
+					t.Errorf("%s, %+v: it is used", name, config)
+				}
+				for _, op := range Diff(have, want, nil) {
+					if m, ok := op.(Mount); ok && m.Label == layout.Data && m.Source != diskkey.MappedPath(layout.Data) {
+						t.Errorf("%s, %+v: %s", name, config, op)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestEncryptionOf lists what the headers of partitions mean.
+func TestEncryptionOf(t *testing.T) {
+	m := &diskkey.Metadata{Recovery: diskkey.Recovery{Recipients: []string{"age1example"}}}
+	damaged := fmt.Errorf("%w: no copy is valid", diskkey.ErrHeader)
+	for _, c := range []struct {
+		name   string
+		header diskkey.Header
+		err    error
+		want   string // "foreign", "new", "locked", or a part of the fault
+	}{
+		{"complete", diskkey.Header{Label: "STATE", Slots: []int{0, 1}, Metadata: m}, nil, "locked"},
+		{"interrupted format", diskkey.Header{Label: diskkey.NewLabel, Slots: []int{0}}, nil, "new"},
+		{"interrupted format without a key slot", diskkey.Header{Label: diskkey.NewLabel}, nil, "new"},
+		{"torn header of a format", diskkey.Header{Label: diskkey.NewLabel}, damaged, "new"},
+		{"interrupted reset", diskkey.Header{Label: "STATE", Metadata: m}, nil, "destroyed"},
+		{"damaged header", diskkey.Header{Label: "STATE"}, damaged, "no copy is valid"},
+		{"no metadata", diskkey.Header{Label: "STATE", Slots: []int{0}}, nil, "no metadata"},
+		{"another system", diskkey.Header{Label: "photos", Slots: []int{0}}, nil, "foreign"},
+		{"damaged header of another system", diskkey.Header{}, damaged, "foreign"},
+		{"DATA in the place of STATE", diskkey.Header{Label: "DATA", Slots: []int{0, 1}, Metadata: m}, nil, "foreign"},
+	} {
+		e := encryptionOf(c.header, c.err, layout.State)
+		got := "foreign"
+		switch {
+		case e != nil && e.New && e.Destroyed:
+			got = "destroyed"
+		case e != nil && e.New:
+			got = "new"
+		case e != nil && e.Fault != "":
+			got = e.Fault
+		case e != nil:
+			got = "locked"
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// crypt records the calls of the operations.
+type crypt struct {
+	Crypt
+	faults superblock.Errors
+	err    error
+}
+
+func (c crypt) Unlock(context.Context, diskkey.Volume) (superblock.Errors, error) {
+	return c.faults, c.err
+}
+
+// TestErrorsOfOpenedVolume checks that the errors which a file system has recorded are reported
+// when its volume is opened, because the check that follows clears them.
+func TestErrorsOfOpenedVolume(t *testing.T) {
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}})
+	want, err := Plan(Config{}, have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reported []FilesystemErrors
+	ops := withCrypt(Diff(have, want, nil), crypt{faults: superblock.Errors{Marked: true, Count: 3}}, func(f FilesystemErrors) { reported = append(reported, f) })
+	if err := ops[0].Do(t.Context()); err != nil || len(reported) != 1 || reported[0].Label != layout.State || !reported[0].Checked {
+		t.Errorf("%s: %v, %+v", ops[0], err, reported)
+	}
+}
+
+func TestProtection(t *testing.T) {
+	for name, c := range map[string]struct {
+		partitions         []partSpec
+		state, data, plain bool
+		faults             []string
+	}{
+		"plain": {imageAnd(state, data), false, false, true, nil}, "encrypted": {imageAnd(open(state), open(data)), true, true, false, nil},
+		"plain DATA": {imageAnd(open(state), data), true, false, true, nil}, "plain STATE": {imageAnd(state, locked(data)), false, true, true, nil},
+		"unfinished DATA": {imageAnd(open(state), unfinished(data)), true, false, false, nil}, "blank DATA": {imageAnd(open(state), blank(data)), true, false, false, nil},
+		"not formatted": {image, false, false, false, nil}, "with a foreign partition": {imageAnd(foreign), false, false, false, nil},
+		"damaged": {imageAnd(open(state), but(locked(data), func(p *partSpec) { p.encryption.Fault = "no copy is valid" })), true, true, false, []string{"DATA: no copy is valid"}},
+	} {
+		p := State{Disks: model(scenario{disk: diskSpec{table: "gpt", partitions: c.partitions}}).Disks}.Protection()
+		if p.State != c.state || p.Data != c.data || p.Plain != c.plain || !slices.Equal(p.Faults, c.faults) {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
 }

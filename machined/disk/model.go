@@ -87,6 +87,26 @@ type Partition struct {
 	// Loader is true if the partition contains a boot loader that firmware would start. It is
 	// always false on the boot disk.
 	Loader bool `json:"-"`
+	// Encryption is nil if the partition is not an encrypted partition of Orlop OS.
+	Encryption *Encryption `json:"encryption,omitempty"`
+}
+
+// Encryption is the state of an encrypted partition. While it is locked, the content of the
+// partition is lockedKind; while it is open, the content is that of the mapped device.
+type Encryption struct {
+	Open bool `json:"open"` // the mapped device exists
+	// New is true if the partition counts as blank: a power cut has interrupted the first format,
+	// so the file system is not complete, or the keys are destroyed.
+	New bool `json:"-"`
+	// Destroyed is true if a reset has destroyed the keys, and has not wiped the header yet.
+	Destroyed bool `json:"-"`
+	// Offset is the position of the encrypted data in the partition, in bytes.
+	Offset uint64 `json:"-"`
+	// Recipients are the public keys to which the recovery key is encrypted, as the header says.
+	Recipients []string `json:"recipients,omitempty"`
+	// Fault is the reason why the machine does not use the header; empty if it does. The partition
+	// then stays locked.
+	Fault string `json:"fault,omitempty"`
 }
 
 // Content is the content of a partition, as far as its signature identifies it.
@@ -134,4 +154,12 @@ type Volume struct {
 	Links map[string]string
 	// Wipe permits replacing a foreign file system in the partition.
 	Wipe bool
+	// Partition is the path of the partition. For an encrypted volume, the devices in Format and
+	// Mount are the mapped device.
+	Partition string
+	// Encrypt is true if the volume is encrypted, or becomes encrypted when it is formatted.
+	// Recipients get the recovery key of STATE when it is formatted. Those of DATA are in the
+	// binding on STATE.
+	Encrypt    bool
+	Recipients []string
 }

@@ -30,6 +30,12 @@ type Config struct {
 	// foreign partitions if the space is too small otherwise, and foreign file systems in STATE and
 	// DATA.
 	Wipe bool
+	// Recipients are the public keys (age) to which the recovery keys of new volumes are encrypted.
+	// If there are any, STATE and DATA are encrypted when the machine formats them.
+	Recipients []string
+	// Undecided is the reason why it is not known whether the volumes must be encrypted; empty if
+	// it is known. The machine then formats no volume.
+	Undecided string
 }
 
 // Plan chooses the disk, the positions of STATE and DATA and their formats, or returns why it
@@ -59,14 +65,18 @@ func Plan(config Config, have Have) (Want, error) {
 	if want.Partitions, err = arrange(config, disk, kept); err != nil {
 		return Want{}, err
 	}
+	encrypted := false // STATE, which is the first volume
 	for _, v := range systemVolumes() {
 		entry := find(want.Partitions, v.Format.Label)
 		v.Number = entry.Number
 		v.Wipe = config.Wipe
-		v.Format.Device = parttable.PartitionPath(disk.Path, entry.Number)
+		v.Partition = parttable.PartitionPath(disk.Path, entry.Number)
+		v.encrypt(config, kept, encrypted)
+		encrypted = v.Encrypt
+		v.Format.Device = v.device()
 		v.Mount.Source = v.Format.Device
 		want.Volumes = append(want.Volumes, v)
-		if err := checkVolume(v, entry, kept, have.Mounts); err != nil {
+		if err := checkVolume(v, config, kept, have.Mounts); err != nil {
 			return Want{}, err
 		}
 	}
@@ -311,24 +321,42 @@ func roomBehind(disk Disk, entries []Entry, e Entry) uint64 {
 
 // checkVolume rejects a volume if its partition has foreign content or another device is mounted at
 // its mount point.
-func checkVolume(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) error {
+func checkVolume(v Volume, config Config, kept []Partition, mounts []mount.Mount) error {
 	if m, ok := mount.Topmost(mounts, v.Mount.Target); ok && m.Source != v.Mount.Source {
 		return fmt.Errorf("%s: cannot mount %s here: %s (%s) is mounted already", v.Mount.Target, v.Format.Label, m.Source, m.Type)
 	}
 	for _, p := range kept {
-		if p.Number != entry.Number || p.Content.blank() || v.holds(p.Content) || v.Wipe {
-			continue
+		switch {
+		case p.Number != v.Number:
+		case v.holds(p):
+			return nil
+		case config.Undecided == "" && v.interrupted(p):
+			return fmt.Errorf("%s: refusing to format %s: its first format was encrypted and was interrupted, and the image requests no encryption; nothing was changed. "+
+				"Apply the configuration again, with spec.disk.wipeForeign, or reset the machine", p.Path, v.Format.Label)
+		case p.locked(), v.named(p) && p.Encryption != nil:
+			return v.otherState(p)
+		case !p.Content.blank() && !v.Wipe && v.named(p):
+			return fmt.Errorf("%s: refusing to use %s: it is not encrypted, and %s is or would be, so it is not the one of this machine; nothing was changed (spec.disk.wipeForeign permits wiping it)",
+				p.Path, v.Format.Label, layout.State)
+		case !p.Content.blank() && !v.Wipe:
+			return fmt.Errorf("%s: refusing to format %s: it has foreign content: %s; nothing was changed (spec.disk.wipeForeign permits wiping it)",
+				p.Path, v.Format.Label, p.Content)
 		}
-		return fmt.Errorf("%s: refusing to format %s: it has foreign content: %s; nothing was changed (spec.disk.wipeForeign permits wiping it)",
-			p.Path, v.Format.Label, p.Content)
+	}
+	if config.Undecided != "" && v.Format.Label == layout.State {
+		return fmt.Errorf("%s: refusing to format %s: it is not known whether it must be encrypted: %s", v.Partition, v.Format.Label, config.Undecided)
 	}
 	return nil
 }
 
-// holds reports whether the content is the volume's own file system.
-func (v Volume) holds(c Content) bool {
-	return c.Kind == "ext4" && c.Label == v.Format.Label
+// named reports whether the partition has a file system with the label of the volume, also if it is
+// encrypted and locked.
+func (v Volume) named(p Partition) bool {
+	return (p.Content.Kind == "ext4" || p.Content.Kind == lockedKind) && p.Content.Label == v.Format.Label
 }
+
+// holds reports whether the content is the volume's own file system: encrypted or not, as STATE is.
+func (v Volume) holds(p Partition) bool { return v.named(p) && v.Encrypt == (p.Encryption != nil) }
 
 // foreignError returns the error for foreign content.
 func foreignError(disk Disk, reason string) error {

@@ -232,6 +232,11 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 			if part.Content, part.Faults, err = ownContent(part.Path); err != nil {
 				return Disk{}, err
 			}
+			if part.Content.Kind == luksKind {
+				if err := part.readEncryption(); err != nil {
+					return Disk{}, err
+				}
+			}
 		}
 		disk.Partitions = append(disk.Partitions, part)
 	}

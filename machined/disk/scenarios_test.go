@@ -41,6 +41,9 @@ type partSpec struct {
 	size    uint64 // MiB
 	content Content
 	behind  bool // blank by its signature, but not empty: a format was interrupted
+	// encryption is set for an encrypted partition. The scenarios with such partitions run on the
+	// model only; encryption_linux_test.go makes them on a real disk.
+	encryption *Encryption
 }
 
 // diskSize is the disk size of every scenario, in MiB: the size in the kernel tests of package vm.
@@ -106,6 +109,74 @@ var scenarios = []scenario{
 	{name: "second disk with MBR, wipe", config: Config{Disk: "/dev/vda", Wipe: true}, disk: diskSpec{data: true, table: "an MBR partition table"}},
 	{name: "second disk, later boot", config: Config{Disk: "/dev/vda"}, disk: diskSpec{data: true, table: "gpt", partitions: []partSpec{state,
 		but(data, func(p *partSpec) { p.size, p.content.Size = 1790, 1790*mib })}}},
+}
+
+// encrypted are the scenarios with encrypted partitions.
+var encrypted = []scenario{
+	{name: "first boot, encrypted", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", tableSize: 200, partitions: image}},
+	{name: "later boot, encrypted", disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}},
+	{name: "mounted, encrypted", mount: true, disk: diskSpec{table: "gpt", partitions: imageAnd(open(state), open(data))}},
+	{name: "disk has grown, encrypted", disk: diskSpec{table: "gpt", tableSize: 1600, partitions: imageAnd(locked(state), locked(smallData))}},
+	{name: "power cut in the first format, encrypted", config: Config{Recipients: []string{"age1example"}},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), unfinished(data))}},
+	{name: "power cut in the first format of STATE, encrypted", config: Config{Recipients: []string{"age1example"}},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(unfinished(state), but(data, func(p *partSpec) { p.content = Content{} }))}},
+	// The configuration is unknown when DATA is formatted: it is on STATE.
+	{name: "DATA was reset, encrypted", disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), but(data, func(p *partSpec) { p.content = Content{} }))}},
+	{name: "power cut before the secret of STATE, encrypted", config: Config{Recipients: []string{"age1example"}},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(unfinished(state), unfinished(data))}},
+	{name: "failed before the secret of STATE, encrypted", mount: true, config: Config{Recipients: []string{"age1example"}},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(but(unfinished(state), func(p *partSpec) { p.encryption.Open = true }), open(data))}},
+	{name: "DATA is plain beside an encrypted STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), data)}},
+	{name: "DATA is plain beside an encrypted STATE, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), data)}},
+	{name: "DATA is plain beside an open STATE, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(open(state), data)}},
+	{name: "DATA is plain beside a blank STATE, encrypted", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(blank(state), data)}},
+	{name: "DATA is encrypted beside a plain STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(state, locked(data))}},
+	{name: "DATA is encrypted beside a plain STATE, wipe", config: Config{Wipe: true, Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(state, locked(data))}},
+	{name: "DATA is encrypted beside a blank STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(blank(state), locked(data))}},
+	{name: "DATA is encrypted beside a foreign STATE", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(
+		but(state, func(p *partSpec) { p.content = Content{Kind: luksKind} }), locked(data))}},
+	{name: "not known whether to encrypt", config: Config{Undecided: "the configuration of the image is wrong"}, disk: diskSpec{table: "gpt", partitions: image}},
+	{name: "not known whether to encrypt, wipe", config: Config{Wipe: true, Undecided: "the configuration of the image is wrong"},
+		disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
+	{name: "not known whether to encrypt, later boot", config: Config{Undecided: "the configuration of the image is wrong"}, disk: diskSpec{table: "gpt", partitions: imageAnd(locked(state), locked(data))}},
+	{name: "plain partitions stay plain", config: Config{Recipients: []string{"age1example"}}, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}},
+}
+
+// interrupted is the next boot after an interrupted apply that requests encryption.
+var interrupted = scenario{name: "power cut in an apply with encryption", disk: diskSpec{table: "gpt", partitions: imageAnd(unfinished(state), blank(data))}}
+
+// replaced is a STATE that an attacker has zeroed beside an encrypted DATA. DATA does not open
+// beside the new STATE, so the laws do not hold (TestReplacedState).
+var replaced = scenario{name: "DATA is encrypted beside a blank STATE, encrypted", config: Config{Recipients: []string{"age1example"}},
+	disk: diskSpec{table: "gpt", partitions: imageAnd(blank(state), locked(data))}}
+
+// blank returns a partition without content.
+func blank(p partSpec) partSpec {
+	p.content = Content{}
+	return p
+}
+
+// locked returns an encrypted partition that is not open.
+func locked(p partSpec) partSpec {
+	p.content = Content{Kind: lockedKind, Label: p.label}
+	p.encryption = &Encryption{Offset: headerSize, Recipients: []string{"age1example"}}
+	return p
+}
+
+// open returns an encrypted partition that is open.
+func open(p partSpec) partSpec {
+	p = locked(p)
+	p.content = ext4(p.label, p.size-headerSize/mib)
+	p.encryption.Open = true
+	return p
+}
+
+// unfinished returns an encrypted partition with an interrupted first format.
+func unfinished(p partSpec) partSpec {
+	p = locked(p)
+	p.content, p.encryption.New = Content{}, true
+	return p
 }
 
 // printed returns the output for an operator: the operations, one per line, or the error.

@@ -19,12 +19,16 @@ const (
 // check that follows clears them.
 func (c *Controller) recordBeforeCheck(have Have) {
 	for _, s := range beforeCheck(have) {
-		c.deps.Event("failure", fmt.Sprintf("%s (%s): an earlier boot left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
-		c.state.Update(func(d State) State {
-			d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o FilesystemErrors) bool { return o.Label == s.Label }), s)
-			return d
-		})
+		c.recordErrors(s)
 	}
+}
+
+func (c *Controller) recordErrors(s FilesystemErrors) {
+	c.deps.Event("failure", fmt.Sprintf("%s (%s): an earlier boot left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
+	c.state.Update(func(d State) State {
+		d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o FilesystemErrors) bool { return o.Label == s.Label }), s)
+		return d
+	})
 }
 
 // WatchErrors reports new errors in the file systems of the system and updates topic "disks".

@@ -123,6 +123,64 @@ func Storage[F Item](list []F) *api.HealthCheck { return listed("storage", list)
 // fault.
 func Wear[D Item](list []D) *api.HealthCheck { return listed("wear", list) }
 
+// Protection is how STATE and DATA are encrypted.
+type Protection struct {
+	State, Data bool // encrypted
+	Plain       bool // STATE or DATA has content that is not encrypted
+	// Demanded is true if the image demands that STATE and DATA are encrypted. An attacker with the
+	// disk cannot change the image, but can replace the partitions and the configuration on STATE.
+	Demanded bool
+	// Recipients are the public keys of the recovery key of each encrypted partition.
+	Recipients [][]string
+	SecureBoot string // mode; empty if no partition is encrypted
+}
+
+// Encryption returns a check of the encryption of STATE and DATA; nil if they are as the image and
+// the configuration request, or if they are not encrypted and neither mentions it. A machine is
+// unhealthy only if one partition is encrypted alone, or none against the demand of the image.
+func Encryption(c *config.Config, p Protection) *api.HealthCheck {
+	var warnings []string
+	warn := func(text string) { warnings = append(warnings, text) }
+	encrypted := p.State && p.Data
+	choice := c != nil && c.Machine.Spec.Disk.Encryption != nil
+	replaced := p.Plain && p.Demanded
+	switch {
+	case p.State != p.Data && !p.Plain:
+		warn("only one of STATE and DATA is encrypted, because the format of the other one was interrupted or has failed: reboot the machine, which then formats it")
+	case p.State != p.Data:
+		warn("only one of STATE and DATA is encrypted: the disk was changed outside this machine; reset the machine")
+	case replaced:
+		warn("STATE and DATA are not encrypted, although the image of this machine demands it: they were formatted by a version that does not, or the disk was changed outside this machine; " +
+			"install the machine again")
+	case choice && !encrypted && c.EncryptsDisk():
+		warn("STATE and DATA are not encrypted: they were formatted before Machine.spec.disk.encryption; install the machine again with the configuration in its image")
+	case choice && !encrypted:
+		warn("STATE and DATA are not encrypted, as configured: a stolen disk has all keys of this machine")
+	case choice && !c.EncryptsDisk():
+		warn("STATE and DATA are encrypted, although Machine.spec.disk.encryption says none: they were formatted before it")
+	case choice && !sameRecipients(c.Machine.Spec.Disk.Encryption.Recovery.Recipients, p.Recipients):
+		warn("the recovery keys are encrypted to other recipients than those of Machine.spec.disk.encryption: the partitions were formatted before it")
+	}
+	if (p.State || p.Data) && p.SecureBoot != "enabled" {
+		warn("the mode of Secure Boot is " + p.SecureBoot + ", so the next boot may not open STATE and DATA")
+	}
+	if len(warnings) == 0 {
+		return nil
+	}
+	return &api.HealthCheck{Name: "encryption", Ok: p.State == p.Data && !replaced, Detail: strings.Join(warnings, "; "), Since: timestamppb.New(time.Time{})}
+}
+
+// sameRecipients reports whether each partition has exactly the configured recipients, in any
+// order.
+func sameRecipients(configured []config.Recipient, partitions [][]string) bool {
+	var want []string
+	for _, r := range configured {
+		want = append(want, string(r))
+	}
+	slices.Sort(want)
+	return !slices.ContainsFunc(partitions, func(have []string) bool { return !slices.Equal(slices.Sorted(slices.Values(have)), want) })
+}
+
 // listed returns a check with an entry for each item; nil for none.
 func listed[F Item](name string, list []F) *api.HealthCheck {
 	if len(list) == 0 {

@@ -111,3 +111,59 @@ func TestStorage(t *testing.T) {
 		}
 	}
 }
+
+// TestEncryption checks that a machine warns if its partitions are not encrypted as configured, and
+// that it is unhealthy only if one of them is encrypted alone, or none against the image.
+func TestEncryption(t *testing.T) {
+	of := func(unlock ...config.Unlock) *config.Config {
+		c := &config.Config{}
+		if len(unlock) > 0 {
+			c.Machine.Spec.Disk.Encryption = &config.DiskEncryption{Unlock: unlock, Recovery: config.DiskRecovery{Recipients: []config.Recipient{"a", "b"}}}
+		}
+		return c
+	}
+	with := func(state, data bool, mode string, recipients ...string) Protection {
+		return Protection{State: state, Data: data, SecureBoot: mode, Recipients: [][]string{recipients, recipients}}
+	}
+	both := with(true, true, "enabled", "b", "a")
+	plain := func(p Protection, demanded bool) Protection {
+		p.Plain, p.Demanded = true, demanded
+		return p
+	}
+	demanded := both
+	demanded.Demanded = true
+	for _, test := range []struct {
+		name    string
+		config  *config.Config
+		have    Protection
+		detail  string // a part of it; empty: no check
+		healthy bool
+	}{
+		{"no configuration", nil, Protection{}, "", true},
+		{"no setting", of(), Protection{}, "", true},
+		{"encrypted", of(config.UnlockTPM), both, "", true},
+		{"encrypted without a configuration", nil, both, "", true},
+		{"not encrypted yet", of(config.UnlockTPM), Protection{}, "they were formatted before", true},
+		{"by choice", of(config.UnlockNone), Protection{}, "not encrypted, as configured", true},
+		{"against the choice", of(config.UnlockNone), both, "although Machine.spec.disk.encryption says none", true},
+		{"other recipients", of(config.UnlockTPM), with(true, true, "enabled", "a"), "other recipients", true},
+		{"Secure Boot is off", of(config.UnlockTPM), with(true, true, "disabled", "a", "b"), "the mode of Secure Boot is disabled", true},
+		{"Secure Boot is off without a configuration", nil, with(true, true, "setup", "a"), "the mode of Secure Boot is setup", true},
+		{"DATA is plain", of(config.UnlockTPM), plain(with(true, false, "enabled", "a", "b"), false), "the disk was changed outside this machine", false},
+		{"DATA is plain without a setting", of(), plain(with(true, false, "enabled", "a"), false), "the disk was changed outside this machine", false},
+		{"STATE is plain", nil, plain(with(false, true, "enabled", "a"), false), "the disk was changed outside this machine", false},
+		{"the format of DATA was interrupted", of(), with(true, false, "enabled", "a"), "was interrupted or has failed", false},
+		{"plain, as before", of(), plain(Protection{}, false), "", true},
+		{"encrypted as the image demands", of(), demanded, "", true},
+		{"both were replaced", of(), plain(Protection{}, true), "although the image of this machine demands it", false},
+		{"both were replaced, with a configuration", of(config.UnlockNone), plain(Protection{}, true), "although the image of this machine demands it", false},
+		{"both were replaced, without one", nil, plain(Protection{}, true), "although the image of this machine demands it", false},
+		{"a system in memory", nil, Protection{Demanded: true}, "", true},
+	} {
+		h := &api.HealthResponse{Healthy: true}
+		Add(h, Encryption(test.config, test.have))
+		if h.Healthy != test.healthy || len(h.Checks) > 0 != (test.detail != "") || test.detail != "" && !strings.Contains(h.Checks[0].Detail, test.detail) {
+			t.Errorf("%s: %v", test.name, h)
+		}
+	}
+}

@@ -28,7 +28,7 @@ type Snapshot struct {
 	Volumes    string // problems of the volumes on other disks; empty if none
 	Firewall   string // why the nftables rules are not active; empty if they are
 
-	Panics, Extensions, Storage, Wear *api.HealthCheck
+	Panics, Extensions, Storage, Wear, Encryption *api.HealthCheck
 	// Turn is the check of the turn, the right to be away (package disruption). The machine gives
 	// its turn back as soon as all other checks pass.
 	Turn *api.HealthCheck
@@ -95,7 +95,7 @@ func (r *Reporter) report(now Snapshot, floor int, unknown error, began time.Tim
 		ConfigurationNotActive(have, now.Operations)
 	}
 	r.deps.ReleaseCheck(have, floor, began)
-	Add(have, now.Extensions, now.Storage, now.Wear, Unanswered("STATE", "which epoch is the highest of a committed version", unknown, began))
+	Add(have, now.Extensions, now.Storage, now.Wear, now.Encryption, Unanswered("STATE", "which epoch is the highest of a committed version", unknown, began))
 	return have
 }
 

@@ -24,7 +24,7 @@ var judgments = []judgment{
 	{"Machine.spec.reserved", false, "the machine limits it to half of its memory, and it protects the system from pods"},
 	{"Machine.spec.sysctls", true, "a value can stop connections, memory or processes of the whole machine"},
 	{"Machine.spec.kernelModules", true, "a module can replace a driver or stop the kernel"},
-	{"Machine.spec.disk", false, "it permits an operation on a machine without storage only"},
+	{"Machine.spec.disk", false, "it matters only on a machine without storage, and when the machine formats a partition"},
 	{"Machine.spec.install", false, "an installed machine does not use it"},
 	{"Machine.spec.join", false, "only the membership of a worker in its cluster depends on it"},
 	{"Machine.spec.node", false, "only the placement of pods, and the images of new containers, depend on it"},

@@ -2,6 +2,8 @@ package upgrade
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/limits"
@@ -68,6 +71,25 @@ type Disk struct {
 	StorageProblem func() string
 	// Firmware checks whether the firmware of the machine accepts a boot image.
 	Firmware Firmware
+	// CheckUnlock returns an error if the machine could not open its encrypted partitions after the
+	// boot of a boot image, or if it cannot find that out. It opens the boot image only if the
+	// machine has encrypted partitions. A nil function accepts every boot image.
+	CheckUnlock func(ctx context.Context, image func() (*os.File, error)) error
+}
+
+// checkUnlock is CheckUnlock, unless force is true.
+func (d Disk) checkUnlock(ctx context.Context, image func() (*os.File, error), force bool) error {
+	if d.CheckUnlock == nil || force {
+		return nil
+	}
+	err := d.CheckUnlock(ctx, image)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, diskkey.ErrTPM), errors.Is(err, diskkey.ErrSecureBoot), errors.Is(err, diskkey.ErrImage):
+		return fmt.Errorf("after the reboot, STATE and DATA would stay locked until an operator gives the recovery key: %w; --force ignores this check", err)
+	}
+	return fmt.Errorf("it is not known whether STATE and DATA would open after the reboot: %w; --force ignores this check", err)
 }
 
 // Firmware checks boot images, as an open file or as bytes. Both methods return an error if the

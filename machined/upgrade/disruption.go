@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
@@ -74,6 +75,10 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *disruptio
 	if err := r.deps.Disk.Firmware.CheckBytes(ctx, uki); err != nil {
 		// The error is no Refusal, because this machine accepts the same bundle as soon as the
 		// firmware has the key that signed the boot image.
+		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
+	}
+	image := func() (*os.File, error) { return safefile.InMemory("boot image", uki) }
+	if err := r.deps.Disk.checkUnlock(ctx, image, q.Force); err != nil {
 		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	q.Kubernetes = kubernetesOf(bytes.NewReader(uki))

@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
@@ -265,5 +267,33 @@ func TestAskAfterDrain(t *testing.T) {
 	err := i.do(t.Context(), []operation{{"ask the cluster", 0, func() error { return i.confirmDrained(t.Context()) }}})
 	if err == nil || err.Error() != "upgrade refused: b is down; start it, or use --force" || !uncordoned {
 		t.Errorf("a refused upgrade: %v, the node is schedulable: %v", err, uncordoned)
+	}
+}
+
+// TestCheckUnlock checks that a boot image after which the partitions would stay locked is refused
+// unless the operator forces it. The check opens the boot image itself.
+func TestCheckUnlock(t *testing.T) {
+	unread := errors.New("the event log cannot be read")
+	opened := 0
+	open := func() (*os.File, error) { opened++; return nil, nil }
+	for _, c := range []struct {
+		name  string
+		check func(context.Context, func() (*os.File, error)) error
+		force bool
+		want  string // a part of the error; empty: none
+	}{
+		{"a machine without a check", nil, false, ""},
+		{"an image that opens them", func(context.Context, func() (*os.File, error)) error { return nil }, false, ""},
+		{"an image that does not", func(context.Context, func() (*os.File, error)) error { return diskkey.ErrImage }, false, "would stay locked"},
+		{"an error of the check", func(context.Context, func() (*os.File, error)) error { return unread }, false, "it is not known whether"},
+		{"by force", func(context.Context, func() (*os.File, error)) error { return unread }, true, ""},
+	} {
+		err := Disk{CheckUnlock: c.check}.checkUnlock(t.Context(), open, c.force)
+		if (err != nil) != (c.want != "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "--force ignores this check")) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if opened > 0 {
+		t.Error("a machine without encrypted partitions copies the boot image")
 	}
 }

@@ -52,6 +52,9 @@ func (c *Controller) rollback(ctx context.Context, to string, force bool, by str
 	if err != nil {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, the target of the rollback: %v; upgrade to a newer version", next.From, err)
 	}
+	if err := c.deps.Disk.checkUnlock(ctx, func() (*os.File, error) { return c.esp.InMemory(next.From) }, force); err != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s: %v", next.From, err)
+	}
 	saved, err := c.deps.records().SavedConfiguration(next.From)
 	if err == nil {
 		err = c.deps.Configuration.CheckRollback(ctx, saved, force)

@@ -34,6 +34,8 @@ const (
 	Machine_Shutdown_FullMethodName    = "/orlop.v1alpha1.Machine/Shutdown"
 	Machine_Reset_FullMethodName       = "/orlop.v1alpha1.Machine/Reset"
 	Machine_WipeDisk_FullMethodName    = "/orlop.v1alpha1.Machine/WipeDisk"
+	Machine_GetRecovery_FullMethodName = "/orlop.v1alpha1.Machine/GetRecovery"
+	Machine_Recover_FullMethodName     = "/orlop.v1alpha1.Machine/Recover"
 	Machine_CancelDrain_FullMethodName = "/orlop.v1alpha1.Machine/CancelDrain"
 	Machine_ReadFile_FullMethodName    = "/orlop.v1alpha1.Machine/ReadFile"
 	Machine_ListFiles_FullMethodName   = "/orlop.v1alpha1.Machine/ListFiles"
@@ -66,6 +68,14 @@ type MachineClient interface {
 	// missing. It never changes the system disk or a mounted file system. FAILED_PRECONDITION: the
 	// disk or the volume is in use, or unknown.
 	WipeDisk(ctx context.Context, in *WipeDiskRequest, opts ...grpc.CallOption) (*WipeDiskResponse, error)
+	// GetRecovery returns the encrypted partitions that the machine could not open, each with its
+	// recovery key, encrypted to the operator. The list is empty if all partitions are open.
+	GetRecovery(ctx context.Context, in *GetRecoveryRequest, opts ...grpc.CallOption) (*GetRecoveryResponse, error)
+	// Recover opens the encrypted partitions that the machine could not open: the TPM seals new keys
+	// to the present state of the firmware, and the machine reboots. It changes nothing if a recovery
+	// key is wrong. FAILED_PRECONDITION: no partition is locked, a key is wrong or missing, DATA is
+	// bound to another STATE, or the TPM seals no key.
+	Recover(ctx context.Context, in *RecoverRequest, opts ...grpc.CallOption) (*RecoverResponse, error)
 	// CancelDrain gives up a running drain by this machine. The node becomes schedulable again, and
 	// the operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.
 	CancelDrain(ctx context.Context, in *CancelDrainRequest, opts ...grpc.CallOption) (*CancelDrainResponse, error)
@@ -192,6 +202,26 @@ func (c *machineClient) WipeDisk(ctx context.Context, in *WipeDiskRequest, opts 
 	return out, nil
 }
 
+func (c *machineClient) GetRecovery(ctx context.Context, in *GetRecoveryRequest, opts ...grpc.CallOption) (*GetRecoveryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRecoveryResponse)
+	err := c.cc.Invoke(ctx, Machine_GetRecovery_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *machineClient) Recover(ctx context.Context, in *RecoverRequest, opts ...grpc.CallOption) (*RecoverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecoverResponse)
+	err := c.cc.Invoke(ctx, Machine_Recover_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineClient) CancelDrain(ctx context.Context, in *CancelDrainRequest, opts ...grpc.CallOption) (*CancelDrainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CancelDrainResponse)
@@ -270,6 +300,14 @@ type MachineServer interface {
 	// missing. It never changes the system disk or a mounted file system. FAILED_PRECONDITION: the
 	// disk or the volume is in use, or unknown.
 	WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error)
+	// GetRecovery returns the encrypted partitions that the machine could not open, each with its
+	// recovery key, encrypted to the operator. The list is empty if all partitions are open.
+	GetRecovery(context.Context, *GetRecoveryRequest) (*GetRecoveryResponse, error)
+	// Recover opens the encrypted partitions that the machine could not open: the TPM seals new keys
+	// to the present state of the firmware, and the machine reboots. It changes nothing if a recovery
+	// key is wrong. FAILED_PRECONDITION: no partition is locked, a key is wrong or missing, DATA is
+	// bound to another STATE, or the TPM seals no key.
+	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
 	// CancelDrain gives up a running drain by this machine. The node becomes schedulable again, and
 	// the operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.
 	CancelDrain(context.Context, *CancelDrainRequest) (*CancelDrainResponse, error)
@@ -321,6 +359,12 @@ func (UnimplementedMachineServer) Reset(context.Context, *ResetRequest) (*PowerR
 }
 func (UnimplementedMachineServer) WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WipeDisk not implemented")
+}
+func (UnimplementedMachineServer) GetRecovery(context.Context, *GetRecoveryRequest) (*GetRecoveryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRecovery not implemented")
+}
+func (UnimplementedMachineServer) Recover(context.Context, *RecoverRequest) (*RecoverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Recover not implemented")
 }
 func (UnimplementedMachineServer) CancelDrain(context.Context, *CancelDrainRequest) (*CancelDrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelDrain not implemented")
@@ -485,6 +529,42 @@ func _Machine_WipeDisk_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Machine_GetRecovery_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRecoveryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServer).GetRecovery(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Machine_GetRecovery_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServer).GetRecovery(ctx, req.(*GetRecoveryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Machine_Recover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecoverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServer).Recover(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Machine_Recover_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServer).Recover(ctx, req.(*RecoverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Machine_CancelDrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CancelDrainRequest)
 	if err := dec(in); err != nil {
@@ -569,6 +649,14 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WipeDisk",
 			Handler:    _Machine_WipeDisk_Handler,
+		},
+		{
+			MethodName: "GetRecovery",
+			Handler:    _Machine_GetRecovery_Handler,
+		},
+		{
+			MethodName: "Recover",
+			Handler:    _Machine_Recover_Handler,
 		},
 		{
 			MethodName: "CancelDrain",

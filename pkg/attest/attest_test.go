@@ -52,7 +52,7 @@ func encode(events ...Event) []byte {
 	}
 	head = append(head, 0)
 	out := le.AppendUint32(nil, 0)
-	out = le.AppendUint32(out, noAction)
+	out = le.AppendUint32(out, NoAction)
 	out = append(out, make([]byte, oldDigest)...)
 	out = append(le.AppendUint32(out, uint32(len(head))), head...)
 	for _, e := range events {
@@ -66,7 +66,7 @@ func encode(events ...Event) []byte {
 }
 
 func TestParseLog(t *testing.T) {
-	locality := Event{PCR: 0, Type: noAction, Data: []byte(localityPrefix + "\x03")}
+	locality := Event{PCR: 0, Type: NoAction, Data: []byte(localityPrefix + "\x03")}
 	all := []Event{locality, event(0, 8, "firmware"), event(4, typeAction, "Calling EFI Application from Boot Option"), event(17, 1, "late launch")}
 	log := encode(all...)
 	events, err := ParseLog(log)
@@ -121,7 +121,7 @@ func TestParseLogRefuses(t *testing.T) {
 }
 
 func FuzzLog(f *testing.F) {
-	f.Add(encode(event(4, typeAction, "text"), Event{PCR: 0, Type: noAction, Data: []byte(localityPrefix + "\x03")}))
+	f.Add(encode(event(4, typeAction, "text"), Event{PCR: 0, Type: NoAction, Data: []byte(localityPrefix + "\x03")}))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		events, err := ParseLog(log)
 		if err != nil {
@@ -330,6 +330,8 @@ func TestCompare(t *testing.T) {
 	commandLine.Sections[2].Digest = sha256.Sum256([]byte("init=/bin/sh"))
 	otherStub := sample("1.2.0")
 	otherStub.Image = sha256.Sum256([]byte("same sections"))
+	encrypting := sample("1.2.0")
+	encrypting.Sections = append(slices.Clone(encrypting.Sections), Section{Name: ".pcrpkey", Digest: sha256.Sum256([]byte("key"))})
 	swapped := boot(old)
 	swapped[len(swapped)-1], swapped[len(swapped)-3] = swapped[len(swapped)-3], swapped[len(swapped)-1]
 	var all strings.Builder
@@ -352,6 +354,9 @@ func TestCompare(t *testing.T) {
 		{"a long text", append(boot(old), event(4, typeAction, strings.Repeat("MZ", 100))), []Release{old}, nil},
 		{"another system", boot(foreign)[:6], []Release{old}, nil},
 		{"parameters", append(boot(old), event(12, typeStub, "single")), []Release{old}, nil},
+		{"after the phase of the disks", boot(old), []Release{old}, func(m *Measured) { m.PCRs[11] = AfterPhase(m.PCRs[11], PhaseStorage) }},
+		{"after the phase of a version that opens disks", boot(encrypting), []Release{encrypting}, func(m *Measured) { m.PCRs[11] = AfterPhase(m.PCRs[11], PhaseStorage) }},
+		{"before the end of the phase", boot(encrypting), []Release{encrypting}, nil},
 		{"an extended PCR", boot(old), []Release{old}, func(m *Measured) { m.PCRs[11] = extend(m.PCRs[11], Digest{1}) }},
 		{"files measured by the kernel", boot(old), []Release{old}, func(m *Measured) { m.PCRs[10] = Digest{1} }},
 		{"a machine that lies", boot(old), []Release{old}, func(m *Measured) { m.Claims.Root = "root of 1.3.0" }},

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-tpm/tpm2/transport"
 
 	"github.com/orlop-os/orlop/pkg/kernel/confine"
+	chip "github.com/orlop-os/orlop/pkg/tpm"
 )
 
 // File descriptors that the process inherits.
@@ -36,8 +37,8 @@ type reply struct {
 // Main is the main function of the process. It drops its privileges, answers one question by means
 // of the TPM, writes the reply, and returns the exit status.
 func Main() int {
-	tpm := device{os.NewFile(tpmFile, "TPM")}
-	if err := respond(os.Stdin, os.Stdout, tpm, os.NewFile(logFile, "event log"), confineSelf); err != nil {
+	device := chip.Conn{ReadWriter: os.NewFile(tpmFile, "TPM")}
+	if err := respond(os.Stdin, os.Stdout, device, os.NewFile(logFile, "event log"), confineSelf); err != nil {
 		fmt.Fprintln(os.Stderr, "attester:", err)
 		return 1
 	}

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/orlop-os/orlop/pkg/tpm/tpmtest"
 )
 
 const (
@@ -70,7 +72,7 @@ func files(t *testing.T, log []byte) *Asker {
 
 // TestProcess runs an attestation in the confined process, with an emulated TPM.
 func TestProcess(t *testing.T) {
-	conn := startTPM(t).ReadWriter.(*net.UnixConn)
+	conn := tpmtest.Start(t).ReadWriter.(*net.UnixConn)
 	tpm, err := conn.File()
 	if err != nil {
 		t.Fatal(err)

@@ -38,12 +38,16 @@ type Result struct {
 func (m Measured) Compare(releases []Release) Result {
 	out := Result{SecureBoot: m.secureBoot()}
 	out.add(m.compareLog())
-	booted := slices.IndexFunc(releases, func(r Release) bool { return m.PCRs[pcrImage] == r.ImagePCR() })
+	booted := slices.IndexFunc(releases, func(r Release) bool {
+		value := r.ImagePCR()
+		return m.PCRs[pcrImage] == value || m.PCRs[pcrImage] == AfterPhase(value, PhaseStorage)
+	})
 	if booted < 0 {
 		out.add(m.compareSections(releases))
 	} else {
 		out.Version = releases[booted].Version
 		out.add(m.compareClaims(releases[booted]))
+		out.add(m.comparePhase(releases[booted]))
 	}
 	out.add(m.comparePrograms(releases, booted))
 	for _, pcr := range []uint32{pcrParameters, pcrExtensions} {
@@ -66,6 +70,9 @@ func (r *Result) add(d []Difference) { r.Differences = append(r.Differences, d..
 func (m Measured) compareLog() (out []Difference) {
 	values := Replay(m.Events)
 	for pcr, value := range values {
+		if pcr == pcrImage && m.PCRs[pcr] == AfterPhase(value, PhaseStorage) {
+			continue // machined has opened the disks
+		}
 		if pcr != pcrFiles && value != m.PCRs[pcr] {
 			out = append(out, Difference{
 				fmt.Sprintf("PCR %d has the value %x, and the event log gives %x", pcr, m.PCRs[pcr], value),
@@ -87,6 +94,18 @@ func (m Measured) compareClaims(r Release) (out []Difference) {
 	return out
 }
 
+// comparePhase reports a version that can open encrypted disks and has not ended its phase. Such a
+// version has the section .pcrpkey.
+func (m Measured) comparePhase(r Release) []Difference {
+	if m.PCRs[pcrImage] != r.ImagePCR() || !slices.ContainsFunc(r.Sections, func(s Section) bool { return s.Name == ".pcrpkey" }) {
+		return nil
+	}
+	return []Difference{{
+		"PCR 11: the phase " + PhaseStorage + " has not ended: the TPM continues to release the keys of encrypted disks",
+		"another program runs in place of PID 1, the TPM has failed, or the machine has not reached its services yet",
+	}}
+}
+
 // compareSections returns a difference for each measured section of the boot image that is in none
 // of the versions with this digest.
 func (m Measured) compareSections(releases []Release) []Difference {
@@ -96,11 +115,11 @@ func (m Measured) compareSections(releases []Release) []Difference {
 	}
 	var out []Difference
 	for i := 0; i+1 < len(events); i += 2 {
-		at := slices.IndexFunc(measuredSections, func(name string) bool { return events[i].Digest == nameDigest(name) })
+		at := slices.IndexFunc(MeasuredSections, func(name string) bool { return events[i].Digest == nameDigest(name) })
 		if at < 0 {
 			continue
 		}
-		name, digest := measuredSections[at], events[i+1].Digest
+		name, digest := MeasuredSections[at], events[i+1].Digest
 		if wanted := sectionDigests(releases, name); len(wanted) > 0 && !slices.Contains(wanted, digest) {
 			out = append(out, Difference{fmt.Sprintf("PCR 11: section %s has digest %x, expected is %s", name, digest, joinDigests(wanted)), sectionCause(name)})
 		}

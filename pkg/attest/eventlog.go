@@ -23,9 +23,9 @@ type Event struct {
 	Data   []byte
 }
 
-// noAction is the type of an event that changes no PCR (TCG PC Client Platform Firmware Profile
+// NoAction is the type of an event that changes no PCR (TCG PC Client Platform Firmware Profile
 // 1.06, 10.4.1: EV_NO_ACTION).
-const noAction = 3
+const NoAction = 3
 
 // Fields of the log (TCG PC Client Platform Firmware Profile 1.06, section 10.2).
 const (
@@ -97,7 +97,7 @@ func parseLog(log []byte) (events []Event, err error) {
 		if r.bad {
 			return nil, fmt.Errorf("event %d: %w", len(events)+1, errTruncated)
 		}
-		if !known && e.Type != noAction {
+		if !known && e.Type != NoAction {
 			return nil, fmt.Errorf("event %d: has no SHA-256 digest", len(events)+1)
 		}
 		events = append(events, e)
@@ -163,7 +163,7 @@ func Replay(events []Event) (values [PCRs]Digest) {
 	for _, e := range events {
 		switch {
 		case e.PCR >= PCRs:
-		case e.Type != noAction:
+		case e.Type != NoAction:
 			values[e.PCR] = extend(values[e.PCR], e.Digest)
 		case e.PCR == 0 && bytes.HasPrefix(e.Data, []byte(localityPrefix)) && len(e.Data) == len(localityPrefix)+1:
 			// This event states the locality from which the TPM was started. The initial value of
@@ -182,7 +182,7 @@ func extend(value, digest Digest) Digest {
 // extended returns the events that the PCR contains, in order.
 func extended(events []Event, pcr uint32) (out []Event) {
 	for _, e := range events {
-		if e.PCR == pcr && e.Type != noAction {
+		if e.PCR == pcr && e.Type != NoAction {
 			out = append(out, e)
 		}
 	}

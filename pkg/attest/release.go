@@ -38,10 +38,10 @@ type Section struct {
 	Digest Digest // of its content
 }
 
-// measuredSections are the sections that systemd's stub measures in PCR 11, in this order. For each
+// MeasuredSections are the sections that systemd's stub measures in PCR 11, in this order. For each
 // section, the stub measures first the name with a zero byte, then the content (systemd 257,
 // src/fundamental/uki.h, src/boot/stub.c).
-var measuredSections = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey", ".profile", ".dtbauto", ".hwids"}
+var MeasuredSections = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey", ".profile", ".dtbauto", ".hwids"}
 
 // The fields in the section .osrel of a boot image that hold measurements of other objects than the
 // image: of the boot loader and of Secure Boot variables. These fields can be trusted, because the
@@ -101,7 +101,7 @@ func ReadImage(version, root string, image []byte) (r Release, err error) {
 	if err != nil {
 		return r, fmt.Errorf("boot image: %w", err)
 	}
-	for _, name := range measuredSections {
+	for _, name := range MeasuredSections {
 		s := f.Section(name)
 		if s == nil || s.VirtualSize == 0 {
 			continue
@@ -162,6 +162,15 @@ func (r Release) ImagePCR() (value Digest) {
 		value = extend(extend(value, nameDigest(s.Name)), s.Digest)
 	}
 	return value
+}
+
+// PhaseStorage is the phase that ends when machined has opened the disks. machined then measures
+// the word into PCR 11 (pkg/diskkey), which the event log of the firmware does not show.
+const PhaseStorage = "orlop-storage"
+
+// AfterPhase returns the value of PCR 11 after a phase (systemd-measure(1), --phase).
+func AfterPhase(value Digest, phase string) Digest {
+	return extend(value, sha256.Sum256([]byte(phase)))
 }
 
 // nameDigest is the digest with which the stub measures the name of a section.

@@ -2,53 +2,17 @@ package attest
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
-	"net"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-tpm/tpm2"
-)
 
-// startTPM starts an emulated TPM and connects to it.
-func startTPM(t *testing.T) device {
-	t.Helper()
-	command, err := exec.LookPath("swtpm")
-	if err != nil {
-		t.Skip("swtpm is not installed, which is a package of Debian (imager/host-packages.txt)")
-	}
-	dir := t.TempDir()
-	socket := filepath.Join(dir, "tpm")
-	c := exec.Command(command, "socket", "--tpm2", "--tpmstate", "dir="+dir, "--server", "type=unixio,path="+socket, "--flags", "not-need-init,startup-clear")
-	var complaints bytes.Buffer
-	c.Stdout, c.Stderr = &complaints, &complaints
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		c.Process.Kill()
-		c.Wait()
-	})
-	for deadline := time.Now().Add(time.Minute); ; {
-		conn, err := net.Dial("unix", socket)
-		if err == nil {
-			t.Cleanup(func() { conn.Close() })
-			conn.SetDeadline(deadline)
-			return device{conn}
-		}
-		if !errors.Is(err, fs.ErrNotExist) && time.Now().After(deadline) {
-			t.Fatalf("%v; swtpm said %s", err, &complaints)
-		}
-	}
-}
+	"github.com/orlop-os/orlop/pkg/tpm/tpmtest"
+)
 
 // TestTPM attests with an emulated TPM.
 func TestTPM(t *testing.T) {
-	tpm := startTPM(t)
+	tpm := tpmtest.Start(t)
 	first, err := ask(tpm, question{})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +61,7 @@ func TestTPM(t *testing.T) {
 // TestCertificate attests with a TPM that stores a certificate only for its RSA key. The TPM stores
 // padding after the certificate.
 func TestCertificate(t *testing.T) {
-	tpm := startTPM(t)
+	tpm := tpmtest.Start(t)
 	certificate := append([]byte{0x30, 0x82, 0x02, 0x58}, bytes.Repeat([]byte{1}, 600)...)
 	stored := append(bytes.Clone(certificate), bytes.Repeat([]byte{0xff}, 100)...)
 	define := tpm2.NVDefineSpace{

@@ -6,40 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/google/go-tpm/tpm2"
 	"github.com/google/go-tpm/tpm2/transport"
 )
-
-// maxResponse is the size of Linux's buffer for an answer of the TPM, in bytes (TPM_BUFSIZE).
-const maxResponse = 4096
-
-// device sends commands to the TPM.
-type device struct{ io.ReadWriter }
-
-// Send implements transport.TPM.
-func (d device) Send(command []byte) ([]byte, error) {
-	const header = 10 // tag, size, result
-	if _, err := d.Write(command); err != nil {
-		return nil, err
-	}
-	out := make([]byte, maxResponse)
-	n, err := io.ReadAtLeast(d, out, header)
-	if err != nil {
-		return nil, err
-	}
-	size := int(binary.BigEndian.Uint32(out[2:]))
-	if size < header || size > maxResponse {
-		return nil, fmt.Errorf("the answer has a size of %d bytes", size)
-	}
-	if n < size {
-		if _, err := io.ReadFull(d, out[n:size]); err != nil {
-			return nil, err
-		}
-	}
-	return out[:size], nil
-}
 
 // The NV indices at which TPMs store their EK certificates (TCG EK Credential Profile 2.5, section
 // 2.2.1.4).

@@ -87,20 +87,25 @@ const maxRecipients = 8
 // contains the names of the cluster, the machine and the snapshot.
 const longestPrefix = 512
 
-func (v clusterValidator) snapshots(path string, s *Snapshots) {
-	if len(s.Recipients) > maxRecipients {
-		v.on(path+".recipients", wrong{reason: fmt.Sprintf("%d recipients", len(s.Recipients)), expected: fmt.Sprintf("at most %d", maxRecipients)})
+// recipients validates the public keys to which an object is encrypted.
+func (v checks) recipients(path, object string, list []Recipient) {
+	if len(list) > maxRecipients {
+		v.on(path, wrong{reason: fmt.Sprintf("%d recipients", len(list)), expected: fmt.Sprintf("at most %d", maxRecipients)})
 	}
 	quantum := func(r Recipient) bool { return strings.HasPrefix(string(r), "age1pq1") }
-	for i, r := range s.Recipients {
-		at := fmt.Sprintf("%s.recipients[%d]", path, i)
-		if slices.Contains(s.Recipients[:i], r) && r != "" {
+	for i, r := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if slices.Contains(list[:i], r) && r != "" {
 			v.on(at, wrong{reason: "is given twice", expected: "each once"})
 		}
-		if quantum(r) != quantum(s.Recipients[0]) && r != "" && s.Recipients[0] != "" {
-			v.on(at, wrong{reason: "has another type than the first key", expected: "all or none of age1pq1…: the weakest key determines the security of a snapshot"})
+		if quantum(r) != quantum(list[0]) && r != "" && list[0] != "" {
+			v.on(at, wrong{reason: "has another type than the first key", expected: "all or none of age1pq1…: the weakest key determines the security of " + object})
 		}
 	}
+}
+
+func (v clusterValidator) snapshots(path string, s *Snapshots) {
+	v.recipients(path+".recipients", "a snapshot", s.Recipients)
 	if s.Target != nil {
 		v.snapshotTarget(path+".target", s.Target)
 		if len(s.Recipients) == 0 && !v.broken[path+".recipients"] {

@@ -1,6 +1,9 @@
 package config
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // APIVersion is the only supported apiVersion of documents.
 const APIVersion = "orlop.dev/v1alpha1"
@@ -141,7 +144,39 @@ func (DrainPolicy) Names() []string {
 
 // Disk permits changes of the system disk.
 type Disk struct {
-	WipeForeign bool `yaml:"wipeForeign"`
+	WipeForeign bool            `yaml:"wipeForeign"`
+	Encryption  *DiskEncryption `yaml:"encryption,omitempty"`
+}
+
+// DiskEncryption configures the encryption of STATE and DATA.
+type DiskEncryption struct {
+	Unlock   []Unlock     `yaml:"unlock" jsonschema:"required"`
+	Recovery DiskRecovery `yaml:"recovery"`
+}
+
+// DiskRecovery has the public keys to which the recovery keys of STATE and DATA are encrypted.
+type DiskRecovery struct {
+	Recipients []Recipient `yaml:"recipients,omitempty"`
+}
+
+// Unlock is a way in which a machine opens STATE and DATA at boot.
+type Unlock string
+
+// The values of Unlock.
+const (
+	UnlockTPM Unlock = "tpm" // the TPM releases the keys
+	// UnlockNone means that the partitions are not encrypted. It is the explicit choice for a
+	// machine without a TPM, and the health of the machine shows it.
+	UnlockNone Unlock = "none"
+)
+
+// Names returns the values of Unlock.
+func (Unlock) Names() []string { return []string{string(UnlockTPM), string(UnlockNone)} }
+
+// EncryptsDisk reports whether the configuration requests encrypted partitions. It returns false
+// for a nil configuration.
+func (c *Config) EncryptsDisk() bool {
+	return c != nil && c.Machine.Spec.Disk.Encryption != nil && slices.Contains(c.Machine.Spec.Disk.Encryption.Unlock, UnlockTPM)
 }
 
 func (m *Machine) defaults() {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
@@ -39,6 +40,9 @@ func (v machineValidator) machine(m *Machine) {
 	if m.Spec.Install != nil {
 		v.install(spec+".install", m.Spec.Install)
 	}
+	if m.Spec.Disk.Encryption != nil {
+		v.diskEncryption(spec+".disk.encryption", m.Spec.Disk.Encryption)
+	}
 	v.node(spec+".node", &m.Spec.Node)
 	v.egress(spec+".egress", &m.Spec.Egress)
 	v.imageRegistries(spec+".registries", m.Spec.Registries)
@@ -67,6 +71,23 @@ func (v machineValidator) machine(m *Machine) {
 			continue
 		}
 		seen[same] = i
+	}
+}
+
+// diskEncryption validates the encryption of STATE and DATA.
+func (v machineValidator) diskEncryption(path string, e *DiskEncryption) {
+	v.recipients(path+".recovery.recipients", "the recovery key", e.Recovery.Recipients)
+	if v.broken[path+".unlock"] {
+		return
+	}
+	tpm, none := slices.Contains(e.Unlock, UnlockTPM), slices.Contains(e.Unlock, UnlockNone)
+	switch {
+	case len(e.Unlock) != 1:
+		v.on(path+".unlock", wrong{reason: fmt.Sprintf("%d ways to open the partitions", len(e.Unlock)), expected: "one: tpm, or none for partitions that are not encrypted"})
+	case tpm && len(e.Recovery.Recipients) == 0 && !v.broken[path+".recovery.recipients"]:
+		v.on(path, wrong{reason: "without a recovery key, a change of the firmware can lose STATE and DATA", expected: "recovery.recipients with at least one public key of age"})
+	case none && len(e.Recovery.Recipients) > 0:
+		v.on(path+".recovery.recipients", wrong{reason: "partitions that are not encrypted have no recovery key", expected: "unlock tpm, or no recipients"})
 	}
 }
 

@@ -13,6 +13,7 @@ const (
 	Diskprobe    = "/usr/bin/diskprobe" // machined under another name
 	Bootcheck    = "/usr/bin/bootcheck" // machined under another name
 	Attester     = "/usr/bin/attester"  // machined under another name
+	Sealer       = "/usr/bin/sealer"    // machined under another name
 	Metricsd     = "/usr/bin/metricsd"  // machined under another name
 	Podlogd      = "/usr/bin/podlogd"   // machined under another name
 	Orchestrator = "/usr/bin/orchestrator"
@@ -21,6 +22,7 @@ const (
 	CNIPlugins   = "/usr/libexec/cni"
 	Mke2fs       = "/usr/sbin/mke2fs"
 	E2fsck       = "/usr/sbin/e2fsck"
+	Cryptsetup   = "/usr/sbin/cryptsetup"
 	MkfsFat      = "/usr/sbin/mkfs.fat"
 	Nft          = "/usr/sbin/nft"
 	// Modules holds the kernel modules: a directory per kernel release, in the layout of depmod.
@@ -40,6 +42,14 @@ const (
 	// ExtensionKeys are further public keys (PEM, Ed25519) that may sign extensions. The release
 	// keys may sign extensions, too. Most images do not have this file.
 	ExtensionKeys = "/usr/share/orlop/extension-keys.pem"
+	// PCRKey is the public key (PEM) by which the TPM of a machine accepts a boot image: section
+	// .pcrpkey of the boot image. An image that was built without a key for Secure Boot does not
+	// have this file.
+	PCRKey = "/usr/share/orlop/pcr-key.pem"
+	// DiskRecipients are the public keys (age, one per line) to which a machine encrypts the
+	// recovery keys of STATE and DATA at its first boot. Without the file, both are not encrypted
+	// unless EmbeddedConfig says so.
+	DiskRecipients = "/usr/share/orlop/disk-recipients"
 	// SBOM is the bill of materials of the image (SPDX 2.3, JSON), which the imager writes. The
 	// signed statement of the version (package bundle) contains its digest.
 	SBOM = "/usr/share/orlop/sbom.spdx.json"
@@ -109,6 +119,9 @@ const (
 	Volumes = State + "/volumes.json"
 	// Wear holds the error counters of the disks at their last reading (machined/wear), in JSON.
 	Wear = State + "/wear.json"
+	// DiskBinding holds the secret that binds DATA to this STATE (diskkey.Binding), in JSON. It
+	// exists if STATE is encrypted.
+	DiskBinding = State + "/disk-binding.json"
 	// Upgrade holds the record of the last upgrade. For each committed version, it also holds the
 	// configuration of the machine at the commit.
 	Upgrade = State + "/upgrade"
@@ -184,6 +197,9 @@ const (
 	// SystemStatement is the signed statement of the version (package bundle). It does not exist if
 	// the image was built without a bundle.
 	SystemStatement = System + "/statement.json"
+	// PCRSignatures is the section .pcrsig of the running boot image, which init writes. It does
+	// not exist if the boot image has no such section.
+	PCRSignatures = Run + "/pcr-signatures.json"
 	// AuditInMemory replaces Audit on a machine without a STATE partition.
 	AuditInMemory = Run + "/audit"
 	// PairedCAInMemory replaces PairedCA on a machine without a STATE partition.

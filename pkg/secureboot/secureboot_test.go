@@ -199,3 +199,26 @@ func TestAttributes(t *testing.T) {
 		t.Errorf("error if the attributes have the digest of another content: %v", err)
 	}
 }
+
+// TestCheckEnforced checks that only firmware which starts nothing but accepted images passes.
+func TestCheckEnforced(t *testing.T) {
+	on, off := []byte{1}, []byte{0}
+	for _, c := range []struct {
+		name      string
+		variables map[string][]byte
+		want      string // a part of the error; empty: none
+	}{
+		{"enabled", map[string][]byte{"SecureBoot": on, "SetupMode": off}, ""},
+		{"enabled without the variable of the setup", map[string][]byte{"SecureBoot": on}, ""},
+		{"disabled", map[string][]byte{"SecureBoot": off, "SetupMode": off}, `"disabled"`},
+		{"setup", map[string][]byte{"SecureBoot": off, "SetupMode": on}, `"setup"`},
+		{"both", map[string][]byte{"SecureBoot": on, "SetupMode": on}, `"setup"`},
+		{"none", nil, `"unsupported"`},
+		{"damaged", map[string][]byte{"SecureBoot": on, "SetupMode": {9}}, "cannot be read"},
+	} {
+		err := CheckEnforced(firmware(t, c.variables))
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}

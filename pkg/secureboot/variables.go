@@ -93,6 +93,26 @@ func ReadMode(dir string) (string, error) {
 	return Disabled, nil
 }
 
+// CheckEnforced returns an error unless the firmware starts only images that its database accepts,
+// and enrolls only signed keys.
+func CheckEnforced(dir string) error {
+	mode, err := ReadMode(dir)
+	if err != nil {
+		return fmt.Errorf("the state of Secure Boot cannot be read: %w", err)
+	}
+	setup, err := readFlag(dir, "SetupMode")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the state of Secure Boot cannot be read: %w", err)
+	}
+	if setup {
+		mode = Setup
+	}
+	if mode != Enabled {
+		return fmt.Errorf("the mode of Secure Boot is %q, so each boot loader would get the keys of the disks; enroll the keys of the image and enable Secure Boot", mode)
+	}
+	return nil
+}
+
 // attributes is the number of bytes in efivarfs before the content of a variable.
 const attributes = 4
 
@@ -133,3 +153,21 @@ func readDatabase(dir, name string) ([]byte, error) {
 // Fingerprint returns the fingerprint of a certificate (DER): "sha256:" and its SHA-256 in
 // lower-case hexadecimal.
 func Fingerprint(der []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(der)) }
+
+// Firmware is what decides on a boot image: whether Secure Boot is on, and the contents of db and
+// dbx.
+type Firmware struct {
+	Enabled bool
+	DB, DBX []byte
+}
+
+// ReadFirmware reads the variables of the firmware. Without Secure Boot, it reads no database.
+func ReadFirmware(dir string) (f Firmware, err error) {
+	mode, err := ReadMode(dir)
+	if err != nil || mode != Enabled {
+		return f, err
+	}
+	f.Enabled = true
+	f.DB, f.DBX, err = readDatabases(dir)
+	return f, err
+}

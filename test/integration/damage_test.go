@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/vm"
 )
 
 // copyImage copies a disk image as a sparse file, and sets the size of the copy to mib MiB.
@@ -76,14 +78,61 @@ func flip(file, label string) error {
 	})
 }
 
+// zeroSize is the number of bytes that zero overwrites at the beginning and at the end of a
+// partition: more than the header of an encrypted partition, and more than a wipe overwrites.
+const zeroSize = 32 << 20
+
+// zero overwrites the beginning and the end of a partition with zeros. Afterwards the machine
+// considers the partition blank: the end of an encrypted partition has ciphertext before.
+func zero(file, label string) error {
+	return withTable(file, func(f *os.File, t *gpt.Table) error {
+		p, err := named(t, label)
+		if err != nil {
+			return err
+		}
+		first, end := int64(p.FirstLBA)*512, int64(p.LastLBA+1)*512
+		zeros := make([]byte, min(zeroSize, end-first))
+		_, err = f.WriteAt(zeros, first)
+		_, atEnd := f.WriteAt(zeros, end-int64(len(zeros)))
+		return errors.Join(err, atEnd)
+	})
+}
+
+// plain replaces the content of a partition by an ext4 file system with the label of the partition.
+func plain(file, label string) error {
+	if err := zero(file, label); err != nil {
+		return err
+	}
+	return withTable(file, func(_ *os.File, t *gpt.Table) error {
+		at, err := begin(t, label)
+		if err != nil {
+			return err
+		}
+		out, err := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", "-L", label, "-E", fmt.Sprintf("offset=%d", at), file, "128M").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("cannot format %s: %w: %s", label, err, out)
+		}
+		return nil
+	})
+}
+
 // begin returns the offset in bytes of the partition with this label.
 func begin(t *gpt.Table, label string) (int64, error) {
+	p, err := named(t, label)
+	if err != nil {
+		return 0, err
+	}
+	return int64(p.FirstLBA) * 512, nil
+}
+
+// named returns the partition with this label.
+func named(t *gpt.Table, label string) (*gpt.Partition, error) {
 	for _, p := range t.Partitions() {
 		if p != nil && p.Name == label {
-			return int64(p.FirstLBA) * 512, nil
+			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("there is no partition %s", label)
+	return nil, fmt.Errorf("there is no partition %s", label)
 }
 
 // fillESP fills the ESP with a file, so that only leave MiB remain free.
@@ -120,7 +169,7 @@ func fillESP(file string, leave int64) error {
 
 // damageVerb damages the disk or the firmware variables of a machine that is off.
 func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | fill MIB | variables | disk")
+	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | zero PARTITION | plain PARTITION | fill MIB | variables | tpm | disk")
 	m := s.machine(ts, args[0])
 	if m.Running() {
 		ts.Fatalf("damage: machine %s is on, but must be off", args[0])
@@ -129,12 +178,18 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
 	case args[1] == "flip" && len(args) == 3:
 		ts.Check(flip(disk, args[2]))
+	case args[1] == "zero" && len(args) == 3:
+		ts.Check(zero(disk, args[2]))
+	case args[1] == "plain" && len(args) == 3:
+		ts.Check(plain(disk, args[2]))
 	case args[1] == "fill" && len(args) == 3:
 		leave, err := strconv.ParseInt(args[2], 10, 64)
 		ts.Check(err)
 		ts.Check(fillESP(disk, leave))
 	case args[1] == "variables" && len(args) == 2:
 		ts.Check(m.ResetFirmwareVars())
+	case args[1] == "tpm" && len(args) == 2:
+		ts.Check(vm.ReplaceTPM(m))
 	case args[1] == "disk" && len(args) == 2:
 		old, err := os.Stat(disk)
 		ts.Check(err)

@@ -164,9 +164,12 @@ import (
 //	bmc did NAME
 //	    print the operations of the power switch of the machine: on, off, button, restart
 //	damage NAME WHAT
-//	    damage a machine that is off; "flip PARTITION": one byte of the partition; "fill MIB":
-//	    fill its ESP until only MIB MiB are free; "variables": erase the variables of its firmware;
-//	    "disk": replace its disk by a new disk with the image
+//	    damage a machine that is off; "flip PARTITION": one byte of the partition; "zero
+//	    PARTITION": the beginning and the end of the partition, which is blank afterwards; "plain
+//	    PARTITION": replace the partition by an empty file system with its label; "fill MIB": fill
+//	    its ESP until only MIB MiB are free; "variables": erase the variables of its firmware;
+//	    "tpm": replace its TPM by another one; "disk": replace its disk by a new disk with the
+//	    image
 //	forge-ticket DOCUMENTS NAME
 //	    replace the ticket in DOCUMENTS by a ticket for NAME with the signature of an unknown CA
 //	operators PATCH CA…

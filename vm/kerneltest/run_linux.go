@@ -24,13 +24,13 @@ const guestPackage = "github.com/orlop-os/orlop/vm/kerneltest/guest"
 
 // DefaultModules are the modules that the kernel-facing packages of the system need. All are
 // optional, because a test that needs a missing module fails by itself.
-var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
+var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "dm_crypt?", "xts?", "aesni_intel?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
 	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bonding? max_bonds=0", "8021q?", "vrf?", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
 	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
 	"button?", "evdev?", "wireguard?", "vxlan?", "quota_v2?"}
 
 // DefaultTools are executables of the host that the guest gets if the host has them.
-var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin/resize2fs?", "/usr/sbin/mkfs.fat?", "/usr/sbin/nft?"}
+var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin/resize2fs?", "/usr/sbin/cryptsetup?", "/usr/sbin/mkfs.fat?", "/usr/sbin/nft?"}
 
 // Options describe a kernel test.
 type Options struct {

@@ -2,6 +2,7 @@ package parttable
 
 import (
 	"errors"
+	"io"
 
 	"github.com/siderolabs/go-blockdevice/v2/block"
 
@@ -15,10 +16,27 @@ const WipeSize = superblock.EndSize
 // Wipe zeroes both ends of an area of a disk, given in bytes, and waits until the zeros are on the
 // disk. This removes the signatures of the old content (superblock.EndSize names an exception).
 func Wipe(device *block.Device, start, length uint64) error {
-	zeros := make([]byte, min(length, WipeSize))
-	_, first := device.File().WriteAt(zeros, int64(start))
-	_, second := device.File().WriteAt(zeros, int64(start+length-uint64(len(zeros))))
-	return errors.Join(first, second, device.File().Sync())
+	return ZeroEnds(device.File(), start, length, WipeSize)
+}
+
+// Writer writes to a disk. *os.File implements it.
+type Writer interface {
+	io.WriterAt
+	Sync() error
+}
+
+// ZeroEnds zeroes the last and then the first size bytes of an area, given in bytes. The zeros at
+// the end are on the disk before the first write at the beginning. So a power cut leaves either the
+// signatures at the beginning, or zeros at the end: without signatures, an area with other bytes at
+// its end counts as unknown data, which the machine does not overwrite.
+func ZeroEnds(w Writer, start, length, size uint64) error {
+	zeros := make([]byte, min(length, size))
+	var failures []error
+	for _, at := range []uint64{start + length - uint64(len(zeros)), start} {
+		_, err := w.WriteAt(zeros, int64(at))
+		failures = append(failures, err, w.Sync())
+	}
+	return errors.Join(failures...)
 }
 
 // WipePartition wipes a partition and returns it open. It fails with EBUSY if the partition is

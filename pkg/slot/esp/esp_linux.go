@@ -125,6 +125,18 @@ func entries(dir string) ([]slot.Entry, error) {
 	return all, nil
 }
 
+// InMemory returns a copy of the UKI of a version, which needs no mounted ESP.
+func (e *Partition) InMemory(version string) (image *os.File, err error) {
+	err = e.Version(version, func(uki *os.File, _ []byte) error {
+		text, err := io.ReadAll(uki)
+		if err == nil {
+			image, err = safefile.InMemory("boot image", text)
+		}
+		return err
+	})
+	return image, err
+}
+
 // Version calls the function do with the UKI of a version and its signed statement. The statement
 // is nil if the ESP has none. Version fails if the version has no entry.
 func (e *Partition) Version(version string, do func(uki *os.File, statement []byte) error) error {
