@@ -49,11 +49,16 @@ func keepSignatures() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// After an error, the file is empty: machined then knows that the TPM releases keys in this boot.
-	var content []byte
-	if err == nil {
-		defer f.Close()
-		content, err = io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, os.MkdirAll(paths.Run, 0o755), os.WriteFile(paths.PCRSignatures, content, 0o600))
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(paths.Run, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(paths.PCRSignatures, content, 0o600)
 }

@@ -6,6 +6,7 @@ import (
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	guard "github.com/orlop-os/orlop/machined/disruption"
 	"github.com/orlop-os/orlop/machined/drain"
+	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -25,7 +26,8 @@ func newGuard(m *machine) *guard.Guard {
 		File:    paths.Turn,
 		Healthy: func(ctx context.Context) error {
 			undecided := cell.Map(m.upgrade.Controller.State(), func(s upgrade.State) bool { return s.Undecided() != nil })
-			return guard.AwaitSettled(ctx, undecided, m.reports.health.Watch)
+			// Only a new installation encrypts a plain disk, so the turn does not wait for it.
+			return guard.AwaitSettled(ctx, undecided, health.EncryptionCheck, m.reports.health.Watch)
 		},
 		Undecided: func() bool { return m.upgrade.Controller.Record().Undecided() != nil },
 		Stopping:  m.power.Running(),

@@ -53,26 +53,24 @@ func newEncryption(m *machine) encryption {
 }
 
 // endPhase ends the time in which the TPM releases the keys of the disks. An image without a key
-// for PCR 11, or a boot image without signatures, has no such time. After an error, no service may
-// start: a process with access to the TPM could get the keys. After a success, further calls do
-// nothing.
+// for PCR 11 has no such time. The file with the signatures does not decide, because an attacker
+// can prevent that the boot loader passes it on. After an error, no service may start: a process
+// with access to the TPM could get the keys. After a success, further calls do nothing.
 func (e encryption) endPhase(ctx context.Context) error {
 	e.ended.Store(true)
 	if e.closed.Load() {
 		return nil
 	}
-	for _, file := range []string{e.sealer.Signer, e.sealer.Signatures} {
-		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	if _, err := os.Stat(e.sealer.Signer); errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	_, absent := os.Stat(e.sealer.Device)
-	if err := e.sealer.EndPhase(ctx); err != nil {
+	switch err := e.sealer.EndPhase(ctx); {
+	case errors.Is(err, attest.ErrNone): // the kernel can still find a TPM
+		return nil
+	case err != nil:
 		return fmt.Errorf("encryption: the TPM continues to release the keys of the disks: %w; if the TPM is broken, disable it in the setup of the firmware", err)
 	}
-	if absent == nil {
-		e.closed.Store(true)
-	}
+	e.closed.Store(true)
 	return nil
 }
 

@@ -71,6 +71,9 @@ func diskRecoverCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 				}
 				if ios.Human() {
 					ios.Println(labelsOf(locked.Volumes) + ": the TPM has sealed new keys; the machine reboots")
+					if newState {
+						ios.Println("If DATA stays locked then, repeat this command.")
+					}
 					return nil
 				}
 				return ios.Print(answer, nil)

@@ -72,7 +72,7 @@ func (v Volume) otherState(p Partition) error {
 		return fmt.Errorf("%s: refusing to use %s: it has the encrypted volume %s; nothing was changed", p.Path, v.Format.Label, p.Content.Label)
 	}
 	return fmt.Errorf("%s: cannot open %s: it is encrypted, and %s is not, or would not be when it is formatted; nothing was changed. Restore %s, "+
-		"or set spec.disk.encryption and open it with its recovery key, or reset the machine", p.Path, v.Format.Label, layout.State, layout.State)
+		"or set spec.disk.encryption and spec.disk.wipeForeign and open it with its recovery key, or reset the machine", p.Path, v.Format.Label, layout.State, layout.State)
 }
 
 // encryptionOf returns the encryption of a partition from its header, or from the error of reading

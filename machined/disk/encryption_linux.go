@@ -160,8 +160,12 @@ func readBinding() (diskkey.Binding, error) {
 // errLost means that an encrypted STATE has no usable file with the binding.
 var errLost = fmt.Errorf("%w: its file on STATE is lost or damaged", diskkey.ErrBinding)
 
+// maxBinding is the maximum size of the file with the binding, in bytes.
+const maxBinding = 64 << 10
+
+// bindingIn reads a file with a binding. STATE can be that of an attacker.
 func bindingIn(file string) (diskkey.Binding, error) {
-	text, err := os.ReadFile(file)
+	text, err := safefile.ReadUntrusted(filepath.Dir(file), filepath.Base(file), maxBinding)
 	if err != nil {
 		return diskkey.Binding{}, fmt.Errorf("%w: %w", errLost, err)
 	}
@@ -195,7 +199,7 @@ func (c *Cryptsetup) Unlock(ctx context.Context, v diskkey.Volume) (faults super
 	if v.Label != layout.State {
 		b, err := readBinding()
 		if errors.Is(err, errLost) {
-			err = fmt.Errorf("%w; `orlopctl disk recover --new-state` makes another secret (task 136 of the runbook)", err)
+			err = fmt.Errorf("%w; this STATE can be that of an attacker, who could then read DATA (task 136 of the runbook)", err)
 		}
 		if err != nil {
 			return faults, fmt.Errorf("%s: cannot open %s: %w", v.Device, v.Label, err)
@@ -250,7 +254,11 @@ func overwriteHeader(v diskkey.Volume) error {
 	if err == nil {
 		var size int64
 		if size, err = f.Seek(0, io.SeekEnd); err == nil {
-			err = parttable.ZeroEnds(f, 0, uint64(size), diskkey.HeaderSize)
+			if err = parttable.ZeroEnds(f, 0, uint64(size), diskkey.HeaderSize); err != nil {
+				// The keys must not remain, even if the end cannot be written.
+				_, second := f.WriteAt(make([]byte, diskkey.HeaderSize), 0)
+				err = errors.Join(err, second, f.Sync())
+			}
 		}
 		err = errors.Join(err, f.Close())
 	}

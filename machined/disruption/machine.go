@@ -48,10 +48,10 @@ func Describe(f Facts) Machine {
 	return out
 }
 
-// AwaitSettled waits until all checks of the health pass except the check of the turn, and the last
-// upgrade is committed or rolled back (undecided is false). watchHealth calls `each` with the
-// health, now and after each change, until `each` returns more = false.
-func AwaitSettled(ctx context.Context, undecided cell.View[bool], watchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error) error {
+// AwaitSettled waits until all checks of the health pass except that of the turn and the check
+// `ignored`, and the last upgrade is committed or rolled back (undecided is false). watchHealth
+// calls `each` with the health, now and after each change, until `each` returns more = false.
+func AwaitSettled(ctx context.Context, undecided cell.View[bool], ignored string, watchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error) error {
 	upgrades := undecided.Watch()
 	for {
 		for pending := true; pending; {
@@ -61,7 +61,7 @@ func AwaitSettled(ctx context.Context, undecided cell.View[bool], watchHealth fu
 			}
 		}
 		err := watchHealth(ctx, func(have *api.HealthResponse) (more bool, err error) {
-			return slices.ContainsFunc(have.Checks, func(c *api.HealthCheck) bool { return !c.Ok && c.Name != CheckName }), nil
+			return slices.ContainsFunc(have.Checks, func(c *api.HealthCheck) bool { return !c.Ok && c.Name != CheckName && c.Name != ignored }), nil
 		})
 		if pending, _ := undecided.Get(); err != nil || !pending {
 			return err

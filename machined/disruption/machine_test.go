@@ -45,7 +45,7 @@ func TestDescribe(t *testing.T) {
 }
 
 // TestAwaitSettled checks that AwaitSettled reads the health only after the running upgrade is
-// committed or rolled back, ignores the check of the turn (CheckName), and also waits for an
+// committed or rolled back, ignores two checks, and also waits for an
 // upgrade that begins in the meantime.
 func TestAwaitSettled(t *testing.T) {
 	undecided := cell.New(true)
@@ -55,7 +55,7 @@ func TestAwaitSettled(t *testing.T) {
 		if now, _ := undecided.Get(); now {
 			t.Error("AwaitSettled reads the health of a version on trial")
 		}
-		for _, checks := range [][]*api.HealthCheck{{{Name: "etcd"}, {Name: CheckName}}, {{Name: "etcd", Ok: true}, {Name: CheckName}}} {
+		for _, checks := range [][]*api.HealthCheck{{{Name: "etcd"}, {Name: CheckName}}, {{Name: "etcd", Ok: true}, {Name: CheckName}, {Name: "ignored"}}} {
 			again, err := each(&api.HealthResponse{Checks: checks})
 			if more = append(more, again); err != nil {
 				return err
@@ -68,7 +68,7 @@ func TestAwaitSettled(t *testing.T) {
 		return nil
 	}
 	go undecided.Set(false)
-	if err := AwaitSettled(t.Context(), undecided.View(), watch); err != nil {
+	if err := AwaitSettled(t.Context(), undecided.View(), "ignored", watch); err != nil {
 		t.Fatal(err)
 	}
 	for i, again := range more {
@@ -77,13 +77,13 @@ func TestAwaitSettled(t *testing.T) {
 		}
 	}
 	broken := errors.New("the caller has left")
-	if err := AwaitSettled(t.Context(), undecided.View(), func(context.Context, func(*api.HealthResponse) (bool, error)) error { return broken }); !errors.Is(err, broken) {
+	if err := AwaitSettled(t.Context(), undecided.View(), "ignored", func(context.Context, func(*api.HealthResponse) (bool, error)) error { return broken }); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	undecided.Set(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := AwaitSettled(ctx, undecided.View(), watch); !errors.Is(err, context.Canceled) {
+	if err := AwaitSettled(ctx, undecided.View(), "ignored", watch); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

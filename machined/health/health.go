@@ -135,6 +135,9 @@ type Protection struct {
 	SecureBoot string // mode; empty if no partition is encrypted
 }
 
+// EncryptionCheck is the name of the check of Encryption.
+const EncryptionCheck = "encryption"
+
 // Encryption returns a check of the encryption of STATE and DATA; nil if they are as the image and
 // the configuration request, or if they are not encrypted and neither mentions it. A machine is
 // unhealthy only if one partition is encrypted alone, or none against the demand of the image.
@@ -167,7 +170,7 @@ func Encryption(c *config.Config, p Protection) *api.HealthCheck {
 	if len(warnings) == 0 {
 		return nil
 	}
-	return &api.HealthCheck{Name: "encryption", Ok: p.State == p.Data && !replaced, Detail: strings.Join(warnings, "; "), Since: timestamppb.New(time.Time{})}
+	return &api.HealthCheck{Name: EncryptionCheck, Ok: p.State == p.Data && !replaced, Detail: strings.Join(warnings, "; "), Since: timestamppb.New(time.Time{})}
 }
 
 // sameRecipients reports whether each partition has exactly the configured recipients, in any

@@ -54,32 +54,38 @@ func (a *Asker) Seal(ctx context.Context, key []byte) (Sealed, error) {
 	if err != nil {
 		return Sealed{}, err
 	}
-	r, err := a.withTPM(ctx, order{Operation: opSeal, Key: key, Signer: signer, Signatures: signatures})
+	r, err := a.repeat(ctx, order{Operation: opSeal, Key: key, Signer: signer, Signatures: signatures})
 	return r.Sealed, err
 }
 
-// Unseal returns an unlock key. It repeats an operation that fails without a reason, and waits for
-// a TPM that the kernel has not found yet.
+// Unseal returns an unlock key.
 func (a *Asker) Unseal(ctx context.Context, s Sealed) ([]byte, error) {
 	signatures, err := a.signatures()
 	if err != nil {
 		return nil, err
 	}
+	r, err := a.repeat(ctx, order{Operation: opUnseal, Sealed: s, Signatures: signatures})
+	return r.Key, err
+}
+
+// repeat executes an order. It repeats an order that fails without a reason, and waits for a TPM
+// that the kernel has not found yet.
+func (a *Asker) repeat(ctx context.Context, o order) (result, error) {
 	for failed, missing := 0, 0; ; {
-		r, err := a.withTPM(ctx, order{Operation: opUnseal, Sealed: s, Signatures: signatures})
-		if err == nil && len(r.Key) != KeySize {
+		r, err := a.withTPM(ctx, o)
+		if err == nil && o.Operation == opUnseal && len(r.Key) != KeySize {
 			err = errors.New("TPM: the process that talks to it gives no valid answer")
 		}
 		switch {
 		case err == nil:
-			return r.Key, nil
+			return r, nil
 		case errors.Is(err, attest.ErrNone):
 			missing++
 		default:
 			failed++
 		}
 		if failed == attempts || missing > deviceWait || hasReason(err) || !wait(ctx) {
-			return nil, err
+			return result{}, err
 		}
 	}
 }
@@ -117,15 +123,15 @@ func (a *Asker) signatures() ([]byte, error) {
 	return text, err
 }
 
-// EndPhase ends the time in which the TPM releases the unlock keys. Without a TPM it does nothing.
-// After an error, the TPM may continue to release them.
+// EndPhase ends the time in which the TPM releases the unlock keys. Without a TPM it returns
+// attest.ErrNone. After another error, the TPM may continue to release them.
 func (a *Asker) EndPhase(ctx context.Context) (err error) {
 	for n := range attempts {
 		if n > 0 && !wait(ctx) {
 			return err
 		}
 		if _, err = a.withTPM(ctx, order{Operation: opEnd}); err == nil || errors.Is(err, attest.ErrNone) {
-			return nil
+			return err
 		}
 	}
 	return err
@@ -159,8 +165,9 @@ func (a *Asker) withTPM(ctx context.Context, o order, more ...*os.File) (result,
 	device := os.NewFile(uintptr(fd), a.Device)
 	defer device.Close()
 	log, err := os.Open(a.Log)
-	if errors.Is(err, fs.ErrNotExist) {
-		log, err = os.Open(os.DevNull) // an empty log
+	if errors.Is(err, fs.ErrNotExist) || err != nil && o.Operation != opPredict {
+		// An empty log. Only a prediction needs a log.
+		log, err = os.Open(os.DevNull)
 	}
 	if err != nil {
 		return result{}, fmt.Errorf("TPM: cannot open the event log: %w", err)

@@ -48,10 +48,12 @@ func TestAsker(t *testing.T) {
 	if err := os.WriteFile(a.Signer, public, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Seal(t.Context(), key); !errors.Is(err, attest.ErrNone) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // so that Seal does not wait for a TPM
+	if _, err := a.Seal(ended, key); !errors.Is(err, attest.ErrNone) {
 		t.Errorf("a machine without a TPM: %v", err)
 	}
-	if err := a.EndPhase(t.Context()); err != nil {
+	if err := a.EndPhase(t.Context()); !errors.Is(err, attest.ErrNone) {
 		t.Errorf("the end of the phase without a TPM: %v", err)
 	}
 	if err := os.WriteFile(a.Device, nil, 0o600); err != nil {

@@ -28,15 +28,19 @@ type Writer interface {
 // ZeroEnds zeroes the last and then the first size bytes of an area, given in bytes. The zeros at
 // the end are on the disk before the first write at the beginning. So a power cut leaves either the
 // signatures at the beginning, or zeros at the end: without signatures, an area with other bytes at
-// its end counts as unknown data, which the machine does not overwrite.
+// its end counts as unknown data, which the machine does not overwrite. After an error at the end,
+// nothing is written at the beginning.
 func ZeroEnds(w Writer, start, length, size uint64) error {
 	zeros := make([]byte, min(length, size))
-	var failures []error
 	for _, at := range []uint64{start + length - uint64(len(zeros)), start} {
-		_, err := w.WriteAt(zeros, int64(at))
-		failures = append(failures, err, w.Sync())
+		if _, err := w.WriteAt(zeros, int64(at)); err != nil {
+			return err
+		}
+		if err := w.Sync(); err != nil {
+			return err
+		}
 	}
-	return errors.Join(failures...)
+	return nil
 }
 
 // WipePartition wipes a partition and returns it open. It fails with EBUSY if the partition is
