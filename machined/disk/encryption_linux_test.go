@@ -283,7 +283,7 @@ func TestLostBindingOnRealDisk(t *testing.T) {
 				break
 			}
 		}
-		if !errors.Is(failed, errLost) || !strings.Contains(failed.Error(), "--new-state") {
+		if !errors.Is(failed, errLost) || strings.Contains(failed.Error(), "--new-state") {
 			t.Fatalf("DATA without a secret: %v", failed)
 		}
 		request.Volumes, request.NewState = request.Volumes[1:], false
