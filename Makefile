@@ -78,10 +78,14 @@ WAITING  = -p 6 -parallel 8
 FAILURES = 2>&1 | tee $(BUILD)/$@.log || { echo "Failures of make $@ (all output is in $(BUILD)/$@.log):"; \
 	grep -v -E '^(ok|\?) ' $(BUILD)/$@.log | grep -E -A 15 '^ *--- FAIL: |^panic: |^fatal error: |^FAIL|^kernel test: ' | tail -n 400; exit 1; }
 
-# The second command makes a small image twice, from packages of Debian.
+# These tests are not pure: they use the kernel of this computer, and wait for its timers, or make an
+# image from packages of Debian. The second command of the target unit runs them.
+IMPURE      = ^TestImage$$|Kernel$$
+IMPURE_IN   = ./imager $(addprefix ./,$(sort $(dir $(shell grep -rlE 'func Test[A-Za-z0-9]*Kernel\b' --include=*_test.go apid imager machined orlopctl pkg vm))))
+
 unit: packages tools ## run the tests that need no image, with their golden files
-	GOGC=400 $(TEST) -tags providerless $(WAITING) -skip '^TestImage$$' $(SLOW) $(filter-out $(SLOW),$(LIGHT)) $(FAILURES)
-	$(TEST) -run '^TestImage$$' ./imager $(FAILURES)
+	GOGC=400 $(TEST) -tags providerless $(WAITING) -skip '$(IMPURE)' $(SLOW) $(filter-out $(SLOW),$(LIGHT)) $(FAILURES)
+	$(TEST) -tags providerless $(WAITING) -run '$(IMPURE)' $(IMPURE_IN) $(FAILURES)
 	$(TEST) -timeout 30m -tags providerless $(HEAVY)/... $(FAILURES)
 
 kernel: image ## run the tests of kernel-facing packages under the product kernel in QEMU
