@@ -23,8 +23,7 @@
 // pods (package podlogd); with diskprobe, it examines a foreign disk (package diskprobe); with
 // bootcheck, it checks the signature of a boot image (package secureboot); with attester, it talks
 // to the TPM for an attestation (package attest); with sealer, for the keys of the disks (package
-// diskkey). One executable for all eight means that the image holds the Go
-// runtime and gRPC once.
+// diskkey). One executable for all eight means that the image holds the Go runtime and gRPC once.
 package main
 
 import (

@@ -7,6 +7,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -87,7 +88,7 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 		}
 	}
 	if p.Encryption != nil {
-		room -= min(p.Encryption.Offset, room)
+		room -= min(diskkey.HeaderSize, room)
 	}
 	v.Format.run = run
 	grow := p.Content.Size > 0 && room >= p.Content.Size+growStep

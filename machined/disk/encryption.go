@@ -80,7 +80,7 @@ func (v Volume) otherState(p Partition) error {
 // interrupted format: it may lack its checksum. Without a key slot, no key opens the partition: an
 // interrupted reset has destroyed the keys.
 func encryptionOf(h diskkey.Header, err error, label string) *Encryption {
-	e := &Encryption{Offset: h.Offset, New: h.Label == diskkey.NewLabel}
+	e := &Encryption{New: h.Label == diskkey.NewLabel}
 	switch {
 	case e.New:
 	case h.Label != label:

@@ -43,13 +43,9 @@ func (p *plainSealer) Unseal(_ context.Context, s diskkey.Sealed) ([]byte, error
 func newCrypt(t *testing.T) (*Cryptsetup, *plainSealer) {
 	t.Helper()
 	mkfstest.Overwrites(t)
-	if _, err := os.Stat(paths.Cryptsetup); err != nil {
-		t.Skip("cryptsetup is not installed on the host, which is a package of Debian (imager/host-packages.txt)")
-	}
-	sealer := &plainSealer{}
-	c := &Cryptsetup{RunCommand: runProgram, Sealer: sealer, LoadModules: func(...string) error { return nil }, MaySeal: func() error { return nil }}
+	c := fileCrypt(t)
 	t.Cleanup(func() { lockAll(t, c) })
-	return c, sealer
+	return c, c.Sealer.(*plainSealer)
 }
 
 // runProgram runs a program as the reaper of machined does.
@@ -409,14 +405,14 @@ func TestEncryptedGrows(t *testing.T) {
 	}
 	write(t, "kept")
 	before := partitionWith(t, layout.Data)
-	if before.Size != 1100*mib || before.Content.Size+before.Encryption.Offset > before.Size {
+	if before.Size != 1100*mib || before.Content.Size+diskkey.HeaderSize > before.Size {
 		t.Fatalf("before, DATA has %d bytes, its file system %d", before.Size, before.Content.Size)
 	}
 	lockAll(t, c)
 	golden.Assert(t, printed(remaining(t, c, scenario{}), nil), grown.name+".txt")
 	converge(t, c, scenario{})
 	after := partitionWith(t, layout.Data)
-	if after.Size <= before.Size+growStep || after.Content.Size <= before.Content.Size+growStep || after.Content.Size+after.Encryption.Offset+growStep < after.Size {
+	if after.Size <= before.Size+growStep || after.Content.Size <= before.Content.Size+growStep || after.Content.Size+diskkey.HeaderSize+growStep < after.Size {
 		t.Errorf("DATA has %d bytes, its file system %d; before %d and %d", after.Size, after.Content.Size, before.Size, before.Content.Size)
 	}
 	checkKept(t)

@@ -91,7 +91,7 @@ func done(have Have, op reconcile.Op) Have {
 		}
 	case Encrypt:
 		p := partitionAt(have, op.Device)
-		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true, Offset: headerSize}
+		p.Content, p.Encryption = Content{}, &Encryption{Open: true, New: true}
 	case Format:
 		// FinishEncryption completes a mapped device.
 		if p := partitionAt(have, op.Device); p.Path == op.Device {
@@ -100,11 +100,11 @@ func done(have Have, op reconcile.Op) Have {
 	case FinishEncryption:
 		p := partitionAt(have, op.Device)
 		p.change(func(e *Encryption) { e.New = false })
-		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - headerSize}
+		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - diskkey.HeaderSize}
 	case Unlock:
 		p := partitionAt(have, op.Device)
 		p.change(func(e *Encryption) { e.Open = true })
-		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - headerSize}
+		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size - diskkey.HeaderSize}
 	case DestroyKeys:
 		p := partitionAt(have, op.Device)
 		if p.Encryption.Fault != "" { // its header is overwritten
@@ -124,9 +124,6 @@ func done(have Have, op reconcile.Op) Have {
 	}
 	return have
 }
-
-// headerSize is the size of the header of an encrypted partition.
-const headerSize = 16 * mib
 
 // change changes a copy of the encryption of a partition, because models share the value.
 func (p *Partition) change(f func(*Encryption)) {

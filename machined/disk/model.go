@@ -100,8 +100,6 @@ type Encryption struct {
 	New bool `json:"-"`
 	// Destroyed is true if a reset has destroyed the keys, and has not wiped the header yet.
 	Destroyed bool `json:"-"`
-	// Offset is the position of the encrypted data in the partition, in bytes.
-	Offset uint64 `json:"-"`
 	// Recipients are the public keys to which the recovery key is encrypted, as the header says.
 	Recipients []string `json:"recipients,omitempty"`
 	// Fault is the reason why the machine does not use the header; empty if it does. The partition

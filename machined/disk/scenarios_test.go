@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/diskkey"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -160,14 +161,14 @@ func blank(p partSpec) partSpec {
 // locked returns an encrypted partition that is not open.
 func locked(p partSpec) partSpec {
 	p.content = Content{Kind: lockedKind, Label: p.label}
-	p.encryption = &Encryption{Offset: headerSize, Recipients: []string{"age1example"}}
+	p.encryption = &Encryption{Recipients: []string{"age1example"}}
 	return p
 }
 
 // open returns an encrypted partition that is open.
 func open(p partSpec) partSpec {
 	p = locked(p)
-	p.content = ext4(p.label, p.size-headerSize/mib)
+	p.content = ext4(p.label, p.size-diskkey.HeaderSize/mib)
 	p.encryption.Open = true
 	return p
 }

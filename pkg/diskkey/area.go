@@ -71,12 +71,11 @@ type digest struct {
 
 // The values that formatCommand requests.
 const (
-	dataOffset   = HeaderSize // position of the encrypted data, in bytes
-	slotSize     = 258048     // size of a key slot on the disk, in bytes
+	slotSize     = 258048 // size of a key slot on the disk, in bytes
 	cipher       = "aes-xts-plain64"
 	iterations   = 1000
 	cipherSize   = 64 // bytes
-	keyslotsSize = dataOffset - 2*copySize
+	keyslotsSize = HeaderSize - 2*copySize
 )
 
 // parseArea parses the JSON area. It fails if the area has a field that the type area does not
@@ -139,7 +138,7 @@ func (a area) check() (slots []int, err error) {
 		return nil, errors.New("two key slots overlap")
 	}
 	s, d := a.Segments["0"], a.Digests["0"]
-	if want := (segment{Type: "crypt", Offset: strconv.Itoa(dataOffset), Size: "dynamic", Tweak: "0", Encryption: cipher, Sector: 4096}); len(a.Segments) != 1 || s != want {
+	if want := (segment{Type: "crypt", Offset: strconv.Itoa(HeaderSize), Size: "dynamic", Tweak: "0", Encryption: cipher, Sector: 4096}); len(a.Segments) != 1 || s != want {
 		return nil, errors.New("its segment is another one")
 	}
 	if len(a.Digests) != 1 || d.Type != "pbkdf2" || d.Hash != "sha256" || d.Iterations != iterations || !slices.Equal(d.Segments, []string{"0"}) || !hasBytes(d.Salt, 32) || !hasBytes(d.Digest, 32) {
@@ -161,7 +160,7 @@ func (a area) check() (slots []int, err error) {
 func (k keyslot) check() error {
 	offset, err := strconv.ParseUint(k.Area.Offset, 10, 32)
 	switch {
-	case err != nil || offset < 2*copySize || offset%4096 != 0 || offset+slotSize > dataOffset || k.Area.Size != strconv.Itoa(slotSize):
+	case err != nil || offset < 2*copySize || offset%4096 != 0 || offset+slotSize > HeaderSize || k.Area.Size != strconv.Itoa(slotSize):
 		return errors.New("it has another position")
 	case k.Type != "luks2" || k.KeySize != cipherSize || k.Area.Type != "raw" || k.Area.Encryption != cipher || k.Area.KeySize != cipherSize:
 		return errors.New("it has another cipher")

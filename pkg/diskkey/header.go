@@ -16,14 +16,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Header is what the header of an encrypted partition says. An attacker with the disk
-// can forge it; only a key that opens the partition is a proof.
+// Header is what the header of an encrypted partition says. An attacker with the disk can
+// forge it; only a key that opens the partition is a proof.
 type Header struct {
 	Label string
 	UUID  uuid.UUID
-	// Offset is the position of the encrypted data in the partition, in bytes.
-	Offset uint64
-	Slots  []int // key slots in use, ascending
+	Slots []int // key slots in use, ascending
 	// Metadata are the keys in encrypted form; nil if the header has none.
 	Metadata *Metadata
 }
@@ -221,7 +219,6 @@ func parseHeader(raw []byte) (h Header, err error) {
 	if h.Slots, err = a.check(); err != nil {
 		return h, err
 	}
-	h.Offset = dataOffset
 	if t, known := a.Tokens[strconv.Itoa(tokenID)]; known {
 		h.Metadata, err = t.metadata()
 	}

@@ -61,7 +61,7 @@ type Volume struct {
 // 16 KiB.
 func (v Volume) formatCommand(id uuid.UUID, passphrase []byte) Command {
 	return Command{Stdin: passphrase, Args: append([]string{paths.Cryptsetup, "luksFormat", "--batch-mode", "--type", "luks2",
-		"--cipher", "aes-xts-plain64", "--key-size", "512", "--sector-size", "4096", "--luks2-metadata-size", "64k", "--offset", strconv.Itoa(dataOffset / 512),
+		"--cipher", "aes-xts-plain64", "--key-size", "512", "--sector-size", "4096", "--luks2-metadata-size", "64k", "--offset", strconv.Itoa(HeaderSize / 512),
 		"--label", NewLabel, "--uuid", id.String(), "--key-slot", "0", "--key-file", "-"}, append(slowness(), v.Device)...)}
 }
 

@@ -67,8 +67,8 @@ type RecoveryContent struct {
 	UUID  uuid.UUID   `json:"uuid"` // of the LUKS2 header
 	Key   RecoveryKey `json:"key"`
 	// Binding is the SHA-256 of the secret of the STATE to which DATA is bound, in hexadecimal;
-	// empty for STATE. The maker of another STATE does not know the recovery key of DATA, so they
-	// cannot make this ciphertext with another digest.
+	// empty for STATE. An attacker that makes another STATE does not know the recovery key of DATA,
+	// and so cannot make this ciphertext with another digest.
 	Binding string `json:"binding,omitempty"`
 }
 
